@@ -1,0 +1,118 @@
+"""What contributors and the CI run: ``nox -s NAME``, or ``nox -l`` for the list.
+
+Every session builds its own virtual environment with the Python that runs nox; ``--force-python 3.13``
+takes another. The distributions are installed by path in one pip call, core first, since they are
+not looked for in a registry; tools and dependencies are pinned in ``constraints.txt``.
+"""
+
+import shutil
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).parent
+CORE = "./packages/outlast"
+SIBLINGS = ("./packages/outlast-sql[sqlite]", "./contract_tests")
+DISTRIBUTIONS = ("packages/outlast", "packages/outlast-sql", "contract_tests")
+IMPORTS = ("outlast", "outlast_sql", "outlast_contract")
+SOURCES = tuple(f"{folder}/src" for folder in DISTRIBUTIONS)
+TESTS = (*(f"{folder}/tests" for folder in DISTRIBUTIONS), "tests")
+TEST_TOOLS = ("hypothesis", "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist")
+SPHINX = ("furo", "myst-parser", "sphinx")
+
+nox.needs_version = ">=2024.4.15"
+nox.options.default_venv_backend = "venv"
+nox.options.error_on_external_run = True
+nox.options.sessions = ["lint", "types", "tests", "docs"]
+
+
+def install(session: nox.Session, *packages: str) -> None:
+    """Install tools and dependencies at the versions that the workspace is checked with."""
+    session.install("--constraint", "constraints.txt", *packages)
+
+
+def install_all(session: nox.Session, *extra: str) -> None:
+    """Install every distribution with what its tests need."""
+    install(session, f"{CORE}[demo]", *SIBLINGS, *extra)
+
+
+def pytest(session: nox.Session, *arguments: str) -> None:
+    """Run pytest on two processes; arguments after ``--`` go to it."""
+    session.run("pytest", "--numprocesses=2", *arguments, *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style, layers, spelling and the form of the tree."""
+    install(session, "codespell", "import-linter", "ruff", "towncrier", "validate-pyproject")
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check")
+    session.run("lint-imports", "--no-cache", env={"PYTHONPATH": ":".join(SOURCES)})
+    session.run("codespell")
+    session.run("validate-pyproject", *(f"{folder}/pyproject.toml" for folder in DISTRIBUTIONS))
+    session.run("towncrier", "build", "--draft", "--version", "0", silent=True)
+    session.run("python", ".ci/check_tree.py")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check types with mypy and pyright, and that the public API is typed throughout."""
+    install_all(session, *TEST_TOOLS, "mypy", "nox", "pyright[nodejs]")
+    session.run("mypy", *SOURCES, "noxfile.py", ".ci/check_tree.py", "tests/typing")
+    session.run("pyright")
+    for package in IMPORTS:
+        session.run("pyright", "--verifytypes", package, "--ignoreexternal")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run every test against the installed distributions."""
+    install_all(session, *TEST_TOOLS)
+    pytest(session, *TESTS)
+
+
+@nox.session
+def quick(session: nox.Session) -> None:
+    """Run what needs no server and takes little time: under 90 seconds."""
+    install_all(session, *TEST_TOOLS)
+    pytest(session, "-m", "not slow and not demo", *TESTS)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation, warnings being errors, and run its examples."""
+    install_all(session, *TEST_TOOLS, *SPHINX)
+    output = "docs/_build/html"
+    session.run("sphinx-build", "-W", "-n", "--keep-going", "-b", "html", "docs", output)
+    session.run("pytest", "tests/test_examples.py")
+
+
+@nox.session
+def dist(session: nox.Session) -> None:
+    """Build every distribution, and test the wheels in an environment that has nothing else."""
+    install(session, "build", "twine")
+    output = ROOT / "dist"
+    shutil.rmtree(output, ignore_errors=True)
+    for folder in DISTRIBUTIONS:
+        session.run("python", "-m", "build", "--outdir", str(output), folder)
+    built = [str(path) for path in sorted(output.iterdir())]
+    session.run("twine", "check", "--strict", *built)
+
+    empty = Path(session.create_tmp()) / "core"
+    session.run("python", "-m", "venv", "--clear", str(empty))
+    python = str(empty / "bin" / "python")
+    core = next(output.glob("outlast-*.whl"))
+    constraints = str(ROOT / "constraints.txt")
+    session.run(python, "-m", "pip", "install", "-q", str(core), external=True)
+    session.run(python, ".ci/check_core.py", external=True)
+
+    full = Path(session.create_tmp()) / "full"
+    session.run("python", "-m", "venv", "--clear", str(full))
+    python = str(full / "bin" / "python")
+    wheels = [name for name in built if name.endswith(".whl")]
+    wheels[wheels.index(str(core))] = f"{core}[demo]"
+    wheels = [f"{name}[sqlite]" if "outlast_sql-" in name else name for name in wheels]
+    pip_install = (python, "-m", "pip", "install", "-q", "--constraint", constraints)
+    session.run(*pip_install, *wheels, *TEST_TOOLS, external=True)
+    selection = ("-m", "not slow", "--numprocesses=2")
+    session.run(python, "-m", "pytest", *selection, *TESTS, *session.posargs, external=True)
