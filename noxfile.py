@@ -1,8 +1,9 @@
 """What contributors and the CI run: ``nox -s NAME``, or ``nox -l`` for the list.
 
-Every session builds its own virtual environment with the Python that runs nox; ``--force-python 3.13``
-takes another. The distributions are installed by path in one pip call, core first, since they are
-not looked for in a registry; tools and dependencies are pinned in ``constraints.txt``.
+Every session builds its own virtual environment with the Python that runs nox;
+``--force-python 3.13`` takes another. The distributions are installed by path in one pip call,
+core first, since they are not looked for in a registry; tools and dependencies are pinned in
+``constraints.txt``.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""Check the core where nothing but its wheel was installed: few dependencies, light import, a helpful command."""
+"""Check the core where only its wheel is installed: dependencies, imports, the bare command."""
 
 import subprocess
 import sys

@@ -30,7 +30,8 @@ nitpicky = True
 nitpick_ignore_regex = [
     (r"py:.*", r"(abc|asyncio|collections|datetime|msgspec|pathlib|types|typing)\..*"),
     (r"py:.*", r"(Any|Awaitable|AsyncIterator|Callable|ClassVar|Literal|Mapping|Sequence|Self)"),
-    (r"py:.*", r"(bool|bytes|date|datetime|dict|float|frozenset|int|list|object|set|str|timedelta|tuple)"),
+    (r"py:.*", r"(bool|bytes|dict|float|frozenset|int|list|object|set|str|tuple)"),
+    (r"py:.*", r"(datetime|timedelta)"),
     (r"py:.*", r".*T$"),  # type variables
 ]
 

@@ -1,0 +1,93 @@
+"""The documentation says what the code does, and all of it."""
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import outlast
+from outlast import errors
+
+ROOT = Path(__file__).resolve().parent.parent
+CONTRACT = (ROOT / "docs/reference/contract.md").read_text(encoding="utf-8")
+SOURCES = [
+    path
+    for folder in (*ROOT.glob("packages/*/src"), ROOT / "contract_tests/src")
+    for path in sorted(folder.rglob("*.py"))
+]
+PAGES = [
+    *ROOT.glob("*.md"),
+    *ROOT.glob("packages/*/README.md"),
+    *ROOT.glob("contract_tests/README.md"),
+    *(path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts),
+]
+SIZES = {"F": 13, "A": 10, "S": 5, "L": 4, "V": 8, "I": 5, "C": 9, "E": 6, "D": 2, "X": 4, "P": 1}
+CLAUSES = {f"{group}{number}" for group, size in SIZES.items() for number in range(1, size + 1)}
+
+
+def test_every_clause_has_a_heading_of_its_own_in_order() -> None:
+    """The page of the contract lists each clause once."""
+    headings = re.findall(r"^### ([A-Z]\d+)$", CONTRACT, re.MULTILINE)
+    assert len(headings) == len(set(headings))
+    assert set(headings) == CLAUSES
+    assert headings == [
+        f"{group}{number}" for group, size in SIZES.items() for number in range(1, size + 1)
+    ]
+
+
+def test_every_clause_says_what_it_promises_and_what_it_asks() -> None:
+    """Both readers of a clause, user and backend author, are answered."""
+    parts = re.split(r"^### ([A-Z]\d+)$", CONTRACT, flags=re.MULTILINE)
+    for clause, text in zip(parts[1::2], parts[2::2], strict=True):
+        assert re.match(r"\s*\*\*.+?\.\*\* Promise: ", text, re.DOTALL), clause
+        assert "Backend:" in text, clause
+
+
+def test_clauses_that_the_code_cites_exist() -> None:
+    """A docstring's clauses are those of the contract."""
+    cited = 0
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_docstring(node) or ""
+                for line in re.findall(r"\*\*Clauses?\*\*: (.*)", text):
+                    found = re.findall(r"[A-Z]\d+", line)
+                    cited += len(found)
+                    assert set(found) <= CLAUSES, f"{path.name}: {line}"
+    assert cited > 0
+
+
+def error_classes() -> list[type[Exception]]:
+    return [
+        value
+        for value in vars(errors).values()
+        if inspect.isclass(value) and issubclass(value, errors.OutlastError)
+    ]
+
+
+@pytest.mark.parametrize("error", error_classes(), ids=lambda error: error.__name__)
+def test_every_error_is_documented_and_public(error: type[Exception]) -> None:
+    """The page of the errors has a row for each, and `outlast` has its name."""
+    page = (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8")
+    assert f"`{error.__name__}`" in page
+    assert getattr(outlast, error.__name__) is error
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    """Relative links name files that are there; links to clauses name clauses."""
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+            if re.match(r"[a-z]+:", target):
+                continue
+            name, _, anchor = target.partition("#")
+            path = (page.parent / name).resolve() if name else page
+            assert path.exists(), f"{page.relative_to(ROOT)}: {target}"
+            if path.name == "contract.md" and re.fullmatch(r"[a-z]\d+", anchor):
+                assert anchor.upper() in CLAUSES, f"{page.relative_to(ROOT)}: {target}"
+
+
+def test_the_readme_is_short() -> None:
+    """What does not fit belongs into docs/."""
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
