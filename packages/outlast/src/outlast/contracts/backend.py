@@ -1,0 +1,304 @@
+"""What `open_backend` returns: the two contracts over one store, with its life cycle."""
+
+import abc
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from outlast.codec import Codec
+from outlast.contracts.calls import Calls
+from outlast.contracts.checkpoints import StreamCheckpointStore
+from outlast.contracts.driver_checkpoints import DriverCheckpoints
+from outlast.contracts.driver_persistence import DriverPersistence
+from outlast.contracts.persistence import PersistenceManager
+from outlast.contracts.records import Records
+from outlast.driver import Capabilities, Driver, SweepPage
+from outlast.errors import ClosedError, ConfigurationError, InvalidDataError
+from outlast.values import check_id
+
+_SWEEP_PAGE = 200
+_log = logging.getLogger("outlast")
+
+
+class SweepReport(msgspec.Struct, frozen=True):
+    """What a sweep removed (or would remove, with ``dry_run``).
+
+    Attributes:
+        tombstones: Records of deleted tasks and runs, and of claimed ones without data.
+        debris: Left-overs of crashes: temporary files, unreferenced pieces.
+        complete: Whether the sweep went through the whole namespace; ``False`` if ``limit`` ended it.
+        dry_run: Whether nothing was removed.
+    """
+
+    tombstones: int = 0
+    debris: int = 0
+    complete: bool = True
+    dry_run: bool = False
+
+
+class Backend(abc.ABC):
+    """A store with a namespace in it: open it, use its two contracts, close it.
+
+    ``async with backend:`` opens and closes; nothing is sent before. A backend serves the event loop and
+    the process that opened it, and no other (X3). After `aclose` every call raises `ClosedError` (C7).
+    """
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """The kind of backend, such as ``"sqlite"``."""
+
+    @property
+    @abc.abstractmethod
+    def persistence(self) -> PersistenceManager:
+        """The tasks: state, input and messages."""
+
+    @property
+    @abc.abstractmethod
+    def checkpoints(self) -> StreamCheckpointStore:
+        """The runs: the model turn in flight."""
+
+    @property
+    @abc.abstractmethod
+    def capabilities(self) -> Capabilities:
+        """What the backend declares; known without I/O."""
+
+    @abc.abstractmethod
+    async def open(self) -> None:
+        """Connect, and set the store up or verify it; harmless on an open backend.
+
+        Raises:
+            ConfigurationError: URL, options or the store's settings do not fit.
+            UnavailableError: The store cannot be reached within ``timeout``.
+            UnsupportedVersionError: The store was set up by a newer version of outlast.
+            ClosedError: It was closed before.
+        """
+
+    @abc.abstractmethod
+    async def aclose(self) -> None:
+        """See what was sent to its end, then release what was opened; idempotent.
+
+        **Clauses**: C7.
+        """
+
+    @abc.abstractmethod
+    async def ping(self) -> None:
+        """Reach the store once.
+
+        Raises:
+            UnavailableError: It cannot be reached within ``timeout``.
+        """
+
+    @abc.abstractmethod
+    async def sweep(
+        self, *, older_than: timedelta, dry_run: bool = False, limit: int | None = None
+    ) -> SweepReport:
+        """Remove what deletions and crashes left behind; harmless beside running owners.
+
+        **Guarantees.** Nothing that is referenced, and no record with data, is removed. Epochs never repeat
+        afterwards. **Not guaranteed.** A claim that was never written through for ``older_than`` ends.
+
+        Args:
+            older_than: The retention time: only what has not changed for so long, by the store's clock.
+            dry_run: Only count.
+            limit: Remove about so many at most.
+
+        **Clauses**: C3, C4, C5, F1.
+        """
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+class DriverBackend(Backend):
+    """A backend on top of a `Driver`: everything that is the same for all stores is here and below."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        *,
+        namespace: str = "default",
+        setup: bool = True,
+        strict: bool = False,
+        codec: Codec | None = None,
+        timeout: float = 10.0,
+        checkpoint_ttl: timedelta | None = None,
+        clock: Callable[[], datetime] | None = None,
+    ) -> None:
+        """Make a backend; no I/O.
+
+        Args:
+            driver: The store, with the same namespace.
+            namespace: A world of its own within the store (I5); an id.
+            setup: ``True``: create or migrate on opening; ``False``: only verify.
+            strict: Refuse settings of the store that lose data silently, instead of warning (D2).
+            codec: How records become bytes.
+            timeout: Seconds that one call may take (E6).
+            checkpoint_ttl: Age beyond which a checkpoint reads as ``None`` (C6).
+            clock: Source of ``updated_at``, aware; the system's clock by default.
+
+        Raises:
+            ConfigurationError: An option that does not fit.
+            InvalidIdError: ``namespace`` is not an id.
+        """
+        check_id(namespace, "namespace")
+        self._driver = driver
+        self._namespace = namespace
+        self._create = setup
+        self._strict = strict
+        self._calls = Calls(driver.name, check_timeout(timeout))
+        self._records = Records(
+            driver,
+            self._calls,
+            codec or Codec(),
+            checkpoint_ttl=_check_ttl(checkpoint_ttl),
+            clock=clock or _utc_now,
+        )
+        self._persistence = DriverPersistence(self._records, self._initialize)
+        self._checkpoints = DriverCheckpoints(self._records)
+        self._released = False
+
+    @property
+    def name(self) -> str:
+        return self._driver.name
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that this backend serves."""
+        return self._namespace
+
+    @property
+    def persistence(self) -> PersistenceManager:
+        return self._persistence
+
+    @property
+    def checkpoints(self) -> StreamCheckpointStore:
+        return self._checkpoints
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._driver.capabilities
+
+    async def open(self) -> None:
+        if self._calls.state == "open":
+            return
+        with self._calls.describing("open", self._namespace):
+            if self._calls.state == "closed":
+                raise ClosedError("the backend was closed; make a new one")
+            self._calls.bind()
+            try:
+                await self._set_up(create=self._create)
+                await self._report_hazards()
+            except BaseException:
+                await self.aclose()
+                raise
+            self._calls.opened()
+
+    async def aclose(self) -> None:
+        await self._calls.close()
+        if self._released or self._calls.is_forked:
+            return
+        self._released = True
+        await self._driver.aclose()
+
+    async def ping(self) -> None:
+        await self._calls.read("ping", self._namespace, self._driver.ping)
+
+    async def sweep(
+        self, *, older_than: timedelta, dry_run: bool = False, limit: int | None = None
+    ) -> SweepReport:
+        with self._calls.describing("sweep", self._namespace):
+            age = _check_age(older_than)
+            if limit is not None and (type(limit) is not int or limit < 0):
+                raise InvalidDataError(
+                    f"limit must be an int of at least 0 or None, not {limit!r:.60}"
+                )
+        tombstones = debris = 0
+        after: str | None = None
+        while limit is None or tombstones + debris < limit:
+            wanted = _SWEEP_PAGE if limit is None else min(_SWEEP_PAGE, limit - tombstones - debris)
+            page: SweepPage = await self._calls.read(
+                "sweep",
+                self._namespace,
+                partial(
+                    self._driver.sweep, older_than=age, limit=wanted, dry_run=dry_run, after=after
+                ),
+            )
+            tombstones += page.tombstones
+            debris += page.debris
+            after = page.next
+            if after is None:
+                return SweepReport(tombstones, debris, complete=True, dry_run=dry_run)
+        return SweepReport(tombstones, debris, complete=False, dry_run=dry_run)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}, namespace {self._namespace!r}, {self._calls.state}>"
+
+    async def _set_up(self, *, create: bool) -> None:
+        await self._calls.read(
+            "open", self._namespace, partial(self._driver.setup, create=create), setup=True
+        )
+
+    async def _initialize(self) -> None:
+        await self._calls.read(
+            "initialize", self._namespace, partial(self._driver.setup, create=True)
+        )
+
+    async def _report_hazards(self) -> None:
+        hazards = await self._calls.read("open", self._namespace, self._driver.hazards, setup=True)
+        if hazards and self._strict:
+            raise ConfigurationError("; ".join(hazards))
+        for hazard in hazards:
+            _log.warning("%s, namespace %r: %s", self.name, self._namespace, hazard)
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def check_timeout(timeout: object) -> float:
+    """Return ``timeout`` if it is a positive, finite number of seconds.
+
+    Raises:
+        ConfigurationError: It is not.
+    """
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < 1e9:
+        raise ConfigurationError(
+            f"timeout must be a positive number of seconds, not {timeout!r:.60}"
+        )
+    return float(timeout)
+
+
+def _check_ttl(ttl: object) -> timedelta | None:
+    if ttl is None:
+        return None
+    if not isinstance(ttl, timedelta) or ttl <= timedelta(0):
+        raise ConfigurationError(
+            f"checkpoint_ttl must be a positive timedelta or None, not {ttl!r:.60}"
+        )
+    return ttl
+
+
+def _check_age(older_than: object) -> float:
+    if not isinstance(older_than, timedelta) or older_than < timedelta(0):
+        raise InvalidDataError(
+            f"older_than must be a timedelta of at least 0, not {older_than!r:.60}"
+        )
+    return older_than.total_seconds()
+
+
+__all__ = ["Backend", "DriverBackend", "SweepReport", "check_timeout"]

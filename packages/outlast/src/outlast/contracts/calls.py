@@ -1,0 +1,332 @@
+"""How a call reaches a driver: in order, within its time, repeated where that is safe, with one kind of error.
+
+Everything here is the same for all backends: the order of one scope's mutations, deadlines (E6),
+retries (E5), what an unanswered attempt makes of an error (E2), wrapping of foreign errors (E3),
+cancellation (X1), loops and forks (X3), closing (C7).
+"""
+
+import asyncio
+import functools
+import itertools
+import logging
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal, Protocol, TypeVar
+
+from outlast.contracts.claim import Claim
+from outlast.contracts.turns import Ticket, Turns
+from outlast.driver import Fence, Scope
+from outlast.errors import (
+    ClosedError,
+    FencedError,
+    NotSupportedError,
+    OutcomeUnknownError,
+    OutlastError,
+    UnavailableError,
+)
+from outlast.retry import backoff
+
+ResultT = TypeVar("ResultT")
+ResultT_co = TypeVar("ResultT_co", covariant=True)
+
+MAX_ATTEMPTS = 5
+_log = logging.getLogger("outlast")
+
+
+class Mutation(Protocol[ResultT_co]):
+    """Sends one mutation to the driver with the given fence."""
+
+    def __call__(self, *, fence: Fence | None) -> Awaitable[ResultT_co]: ...
+
+
+class Sender:
+    """Sends the driver calls of one mutation; made by `Calls.mutate`."""
+
+    __slots__ = ("_claim", "_deadline", "_in_flight", "last", "unanswered")
+
+    def __init__(self, claim: Claim | None, deadline: float) -> None:
+        self._claim = claim
+        self._deadline = deadline
+        self._in_flight = False
+        self.unanswered = False
+        """Whether an attempt went unanswered: whatever follows, it may have been applied."""
+        self.last: OutlastError | None = None
+        """What the newest attempt that is worth another one ended with."""
+
+    @property
+    def may_be_applied(self) -> bool:
+        """Whether the mutation, abandoned now, could still take effect."""
+        return self._in_flight or self.unanswered
+
+    async def __call__(self, call: Mutation[ResultT], *, repeatable: bool = False) -> ResultT:
+        """Send one mutation and return its answer.
+
+        Args:
+            call: Sends it with the given fence. All attempts of one call carry the same fence.
+            repeatable: Whether an unanswered attempt may be repeated without a claim, too.
+        """
+        fence = None if self._claim is None else self._claim.next_fence()
+        for attempt in itertools.count():
+            self._in_flight = True
+            try:
+                answer = await call(fence=fence)
+            except UnavailableError as error:
+                self._in_flight, self.last = False, error
+                if not self._may_wait(attempt):
+                    raise
+            except OutcomeUnknownError as error:
+                self._in_flight, self.unanswered, self.last = False, True, error
+                if not (fence or repeatable) or not self._may_wait(attempt):
+                    raise
+            except OutlastError:
+                self._in_flight = False
+                raise
+            else:
+                self._in_flight = False
+                return answer
+            await asyncio.sleep(backoff(attempt))
+        raise AssertionError("unreachable")
+
+    async def ask(self, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """Read something on the way; repeated like any read."""
+        for attempt in itertools.count():
+            try:
+                return await call()
+            except (UnavailableError, OutcomeUnknownError) as error:
+                self.last = error
+                if not self._may_wait(attempt):
+                    raise UnavailableError(error.message) from error
+            await asyncio.sleep(backoff(attempt))
+        raise AssertionError("unreachable")
+
+    def _may_wait(self, attempt: int) -> bool:
+        return attempt + 1 < MAX_ATTEMPTS and asyncio.get_running_loop().time() < self._deadline
+
+
+class Calls:
+    """The way of one backend object to its driver.
+
+    Args:
+        backend: The backend's name, for errors.
+        timeout: Seconds that one call may take.
+    """
+
+    def __init__(self, backend: str, timeout: float) -> None:
+        self._backend = backend
+        self._timeout = timeout
+        self._state: Literal["new", "open", "closed"] = "new"
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+        self._turns: dict[Scope, Turns] = {}
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._in_flight = 0
+        self._idle: asyncio.Event | None = None
+
+    @property
+    def state(self) -> Literal["new", "open", "closed"]:
+        """Where the backend is in its life."""
+        return self._state
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a child of the process that opened the backend."""
+        return self._pid != 0 and self._pid != os.getpid()
+
+    def bind(self) -> None:
+        """Bind to the running loop and this process, from which alone calls are served."""
+        self._loop = asyncio.get_running_loop()
+        self._pid = os.getpid()
+        self._idle = asyncio.Event()
+
+    def opened(self) -> None:
+        """Let calls through."""
+        self._state = "open"
+
+    async def close(self) -> None:
+        """Let no new call through, and wait for those under way; each ends within its timeout."""
+        self._state = "closed"
+        if self._idle is not None and self._in_flight and not self.is_forked:
+            self._idle.clear()
+            await self._idle.wait()
+
+    @contextmanager
+    def describing(self, operation: str, key: object) -> Iterator[None]:
+        """Let errors raised inside name the backend, the operation and the key."""
+        try:
+            yield
+        except OutlastError as error:
+            self._describe(error, operation, key)
+            raise
+
+    async def read(
+        self,
+        operation: str,
+        key: str,
+        call: Callable[[], Awaitable[ResultT]],
+        *,
+        setup: bool = False,
+    ) -> ResultT:
+        """Ask the driver something that changes nothing, or that may be repeated at will."""
+        with self.describing(operation, key):
+            if not setup:
+                self._check_usable()
+            deadline = asyncio.get_running_loop().time() + self._timeout
+            sender = Sender(None, deadline)
+            self._in_flight += 1
+            try:
+                async with asyncio.timeout_at(deadline):
+                    return await sender.ask(call)
+            except OutlastError:
+                raise
+            except Exception as error:
+                if (
+                    isinstance(error, TimeoutError)
+                    and asyncio.get_running_loop().time() >= deadline
+                ):
+                    raise UnavailableError(self._too_slow(sender.last)) from error
+                raise UnavailableError(_unexpected(error)) from error
+            finally:
+                self._left()
+
+    async def mutate(
+        self,
+        operation: str,
+        scope: Scope,
+        claim: Claim | None,
+        body: Callable[[Sender], Awaitable[ResultT]],
+    ) -> ResultT:
+        """Change a scope: behind all earlier mutations through this claim or backend object.
+
+        ``body`` runs in a task of its own: a caller that is cancelled is told at once, while what was
+        sent already is seen to its end, so that the next mutation cannot overtake it.
+        """
+        with self.describing(operation, scope.id):
+            self._check_usable()
+            loop = asyncio.get_running_loop()
+            deadline = loop.time() + self._timeout
+            sender = Sender(claim, deadline)
+            queues = () if claim is None else (claim.turns(),)
+            turns = self._turns.get(scope)
+            if turns is None:
+                turns = self._turns[scope] = Turns()
+            ticket = Ticket(turns, *queues)
+            ticket.done.add_done_callback(functools.partial(self._forget, scope))
+            self._in_flight += 1
+            task = loop.create_task(
+                self._in_order(scope, ticket, sender, body, deadline), name=f"outlast-{operation}"
+            )
+            task.add_done_callback(functools.partial(self._ended, ticket))
+            self._tasks.add(task)
+            try:
+                return await asyncio.shield(task)
+            except asyncio.CancelledError:
+                if not sender.may_be_applied:
+                    task.cancel()
+                raise
+
+    async def send(
+        self,
+        operation: str,
+        scope: Scope,
+        claim: Claim | None,
+        call: Mutation[ResultT],
+        *,
+        repeatable: bool = False,
+    ) -> ResultT:
+        """`mutate` with a single driver call."""
+        return await self.mutate(
+            operation, scope, claim, lambda sender: sender(call, repeatable=repeatable)
+        )
+
+    async def _in_order(
+        self,
+        scope: Scope,
+        ticket: Ticket,
+        sender: Sender,
+        body: Callable[[Sender], Awaitable[ResultT]],
+        deadline: float,
+    ) -> ResultT:
+        try:
+            async with asyncio.timeout_at(deadline), ticket:
+                return await body(sender)
+        except TimeoutError as error:
+            if asyncio.get_running_loop().time() >= deadline:
+                if sender.may_be_applied:
+                    raise OutcomeUnknownError(self._too_slow(sender.last)) from error
+                if sender.last is not None:
+                    raise UnavailableError(self._too_slow(sender.last)) from error
+                raise UnavailableError(
+                    f"not sent: earlier mutations of the same {scope.kind} took all of the "
+                    f"{self._timeout:g} s"
+                ) from error
+            raise self._foreign(error, sender) from error
+        except OutlastError as error:
+            if sender.unanswered and error.applied is False:
+                if isinstance(error, UnavailableError):
+                    raise OutcomeUnknownError(error.message) from error
+                error.applied = None
+            raise
+        except Exception as error:
+            raise self._foreign(error, sender) from error
+
+    def _ended(self, ticket: Ticket, task: asyncio.Task[object]) -> None:
+        ticket.leave()  # A task that was cancelled before its first step has not.
+        self._tasks.discard(task)
+        self._left()
+        if not task.cancelled():
+            # The caller may be gone: what it was to be told is not an unhandled error.
+            task.exception()
+
+    def _forget(self, scope: Scope, _: asyncio.Future[None]) -> None:
+        """Drop the scope's queue once nobody is in it."""
+        turns = self._turns.get(scope)
+        if turns is not None and turns.is_idle:
+            del self._turns[scope]
+
+    def _left(self) -> None:
+        self._in_flight -= 1
+        if not self._in_flight and self._idle is not None:
+            self._idle.set()
+
+    def _check_usable(self) -> None:
+        if self._state == "new":
+            raise ClosedError(
+                "the backend is not open yet; use 'async with' or 'await backend.open()'"
+            )
+        if self._state == "closed":
+            raise ClosedError("the backend is closed")
+        if self._loop is not asyncio.get_running_loop():
+            raise NotSupportedError(
+                "the backend was opened in another event loop; open one backend for each loop"
+            )
+        if self.is_forked:
+            raise NotSupportedError(
+                "the backend was opened before this process was forked; open another one in the child"
+            )
+
+    def _describe(self, error: OutlastError, operation: str, key: object) -> None:
+        described = error.operation is not None
+        error.add_context(
+            backend=self._backend, operation=operation, key=key if isinstance(key, str) else None
+        )
+        if isinstance(error, FencedError) and error.reason == "lost" and not described:
+            _log.error("%s", error)
+
+    def _too_slow(self, last: OutlastError | None) -> str:
+        text = f"no answer within {self._timeout:g} s"
+        return f"{text}; last error: {last.message}" if last is not None else text
+
+    @staticmethod
+    def _foreign(error: Exception, sender: Sender) -> OutlastError:
+        if sender.may_be_applied:
+            return OutcomeUnknownError(_unexpected(error))
+        return UnavailableError(_unexpected(error))
+
+
+def _unexpected(error: Exception) -> str:
+    # Only the type: a driver's text may show its connection string (E4). The cause keeps the rest.
+    return f"unexpected {type(error).__name__} from the driver; see the cause"
+
+
+__all__ = ["Calls", "Mutation", "Sender"]

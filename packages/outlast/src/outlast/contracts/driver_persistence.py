@@ -1,0 +1,422 @@
+"""`PersistenceManager` on top of any `Driver`."""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from outlast.codec import same_message
+from outlast.contracts.calls import Sender
+from outlast.contracts.claim import (
+    Claim,
+    check_at_least,
+    check_scope,
+    claim_id_or_new,
+    new_claim_id,
+)
+from outlast.contracts.persistence import PersistenceManager
+from outlast.contracts.records import Records, micros
+from outlast.contracts.runs import remove_runs
+from outlast.driver import (
+    MAX_EPOCH,
+    Entry,
+    Index,
+    Item,
+    PreconditionFailedError,
+    Scope,
+    Value,
+    Where,
+    admit,
+)
+from outlast.errors import (
+    ConflictError,
+    InvalidDataError,
+    TaskNotFoundError,
+)
+from outlast.models import ApiMessage, Record, TaskInput, TaskState, TaskStatus, UserMessage
+from outlast.values import FIELDS, check_id, check_record, check_unique
+
+_PAGE = 200
+
+RecordT = TypeVar("RecordT", bound=Record)
+MessageT = TypeVar("MessageT", ApiMessage, UserMessage)
+
+
+class _Log(NamedTuple, Generic[MessageT]):
+    """One of the two logs: its name in the driver, its message class, its name in operations."""
+
+    name: str
+    kind: type[MessageT]
+    plural: str
+
+
+_API = _Log("api", ApiMessage, "api_messages")
+_USER = _Log("user", UserMessage, "user_messages")
+
+
+class DriverPersistence(PersistenceManager):
+    """Keeps tasks through a driver; see the contract."""
+
+    def __init__(self, records: Records, initialize: Callable[[], Awaitable[None]]) -> None:
+        """Serve from a backend's driver.
+
+        Args:
+            records: The way to the driver.
+            initialize: Sets the backend's store up.
+        """
+        self._records = records
+        self._calls = records.calls
+        self._driver = records.driver
+        self._initialize = initialize
+
+    async def initialize(self) -> None:
+        await self._initialize()
+
+    # Ownership
+
+    async def claim_task(
+        self, task_id: str, *, claim_id: str | None = None, at_least: int | None = None
+    ) -> Claim:
+        with self._calls.describing("claim_task", task_id):
+            scope = check_scope(Scope("task", task_id), "task_id", None)
+            identity = claim_id_or_new(claim_id)
+            epoch = check_at_least(at_least, MAX_EPOCH)
+        fence, _ = await self._records.claim("claim_task", scope, identity, at_least=epoch)
+        return Claim(scope, fence.epoch, fence.claim_id, seq=fence.seq)
+
+    async def check_claim(self, claim: Claim) -> None:
+        with self._calls.describing("check_claim", None):
+            if not isinstance(claim, Claim):
+                raise InvalidDataError(f"claim must be a Claim, not {type(claim).__name__}")
+        await self._records.check_fence("check_claim", claim.scope, claim)
+
+    # State and input
+
+    async def save_task_state(
+        self, task_id: str, state: TaskState, *, claim: Claim | None = None
+    ) -> None:
+        with self._calls.describing("save_task_state", task_id):
+            scope = check_scope(Scope("task", task_id), "task_id", claim)
+            checked = check_record(state, TaskState, "state")
+            if checked.id != task_id:
+                raise InvalidDataError(f"state.id is {checked.id!r}, not the task_id {task_id!r}")
+            data, index = self._encode_state(checked)
+        write = partial(self._driver.write, scope, "state", data, index=index)
+        await self._calls.send("save_task_state", scope, claim, write)
+
+    async def load_task_state(self, task_id: str) -> TaskState | None:
+        return await self._load_register("load_task_state", task_id, "state", TaskState)
+
+    async def update_task_state(
+        self, task_id: str, updates: Mapping[str, object], *, claim: Claim | None = None
+    ) -> TaskState:
+        with self._calls.describing("update_task_state", task_id):
+            scope = check_scope(Scope("task", task_id), "task_id", claim)
+            changes = _check_updates(updates)
+
+        async def merge(send: Sender) -> TaskState:
+            attempt = 0
+            while True:
+                value = await send.ask(partial(self._driver.read, scope, "state"))
+                if value.data is None:
+                    _check_owner(value, claim)
+                    raise TaskNotFoundError("the task has no state to update")
+                old = self._records.decode(value.data, TaskState)
+                state = msgspec.structs.replace(old, **changes)
+                data, index = self._encode_state(state)
+                write = partial(self._driver.write, scope, "state", data, index=index)
+                try:
+                    await send(partial(write, if_version=value.version))
+                except PreconditionFailedError:
+                    await self._records.pause(attempt)
+                    attempt += 1
+                    continue
+                return self._records.decode(data, TaskState)
+
+        return await self._calls.mutate("update_task_state", scope, claim, merge)
+
+    async def delete_task_state(self, task_id: str, *, claim: Claim | None = None) -> None:
+        await self._delete_register("delete_task_state", task_id, "state", claim)
+
+    async def list_task_states(
+        self,
+        *,
+        status: TaskStatus | None = None,
+        parent_id: str | None = None,
+        updated_before: datetime | None = None,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> list[TaskState]:
+        with self._calls.describing("list_task_states", None):
+            where = Where(
+                parent=None if parent_id is None else check_id(parent_id, "parent_id"),
+                status=None
+                if status is None
+                else str(FIELDS[TaskState]["status"](status, "status")),
+                updated_before=micros(updated_before, "updated_before"),
+            )
+            position = None if after is None else check_id(after, "after")
+            wanted = _check_count(limit, "limit")
+        found: list[TaskState] = []
+        if wanted == 0:
+            return found
+        async for item in self._records.scan("list_task_states", "task", where, position):
+            state = self._decode_state(item)
+            if state is not None and _matches(state, where):
+                found.append(state)
+                if wanted is not None and len(found) >= wanted:
+                    break
+        return found
+
+    async def save_task_input(
+        self, task_id: str, task_input: TaskInput, *, claim: Claim | None = None
+    ) -> None:
+        with self._calls.describing("save_task_input", task_id):
+            scope = check_scope(Scope("task", task_id), "task_id", claim)
+            data = self._records.encode(check_record(task_input, TaskInput, "task_input"))
+        write = partial(self._driver.write, scope, "input", data)
+        await self._calls.send("save_task_input", scope, claim, write)
+
+    async def load_task_input(self, task_id: str) -> TaskInput | None:
+        return await self._load_register("load_task_input", task_id, "input", TaskInput)
+
+    async def delete_task_input(self, task_id: str, *, claim: Claim | None = None) -> None:
+        await self._delete_register("delete_task_input", task_id, "input", claim)
+
+    # Messages
+
+    async def save_api_messages(
+        self, task_id: str, messages: Iterable[ApiMessage], *, claim: Claim | None = None
+    ) -> None:
+        await self._save(_API, task_id, messages, claim)
+
+    async def load_api_messages(self, task_id: str, *, last: int | None = None) -> list[ApiMessage]:
+        return await self._load(_API, task_id, last)
+
+    async def append_api_message(
+        self, task_id: str, message: ApiMessage, *, claim: Claim | None = None
+    ) -> None:
+        await self._append("append_api_message", _API, task_id, (message,), claim)
+
+    async def append_api_messages(
+        self, task_id: str, messages: Iterable[ApiMessage], *, claim: Claim | None = None
+    ) -> None:
+        await self._append("append_api_messages", _API, task_id, messages, claim)
+
+    async def delete_api_messages(self, task_id: str, *, claim: Claim | None = None) -> None:
+        await self._empty(_API, task_id, claim)
+
+    async def save_user_messages(
+        self, task_id: str, messages: Iterable[UserMessage], *, claim: Claim | None = None
+    ) -> None:
+        await self._save(_USER, task_id, messages, claim)
+
+    async def load_user_messages(
+        self, task_id: str, *, last: int | None = None
+    ) -> list[UserMessage]:
+        return await self._load(_USER, task_id, last)
+
+    async def append_user_message(
+        self, task_id: str, message: UserMessage, *, claim: Claim | None = None
+    ) -> None:
+        await self._append("append_user_message", _USER, task_id, (message,), claim)
+
+    async def append_user_messages(
+        self, task_id: str, messages: Iterable[UserMessage], *, claim: Claim | None = None
+    ) -> None:
+        await self._append("append_user_messages", _USER, task_id, messages, claim)
+
+    async def delete_user_messages(self, task_id: str, *, claim: Claim | None = None) -> None:
+        await self._empty(_USER, task_id, claim)
+
+    # The whole task
+
+    async def delete_task(
+        self, task_id: str, *, claim: Claim | None = None, force: bool = False
+    ) -> None:
+        with self._calls.describing("delete_task", task_id):
+            scope = check_scope(Scope("task", task_id), "task_id", None if force else claim)
+        if force:
+            fence, _ = await self._records.claim("delete_task", scope, new_claim_id())
+            claim = Claim(scope, fence.epoch, fence.claim_id, seq=fence.seq)
+        else:
+            await self._records.check_fence("delete_task", scope, claim, missing_is_fine=True)
+        newest = None if claim is None else claim.epoch
+        await remove_runs(self._records, "delete_task", task_id, task_epoch=newest)
+        await self._calls.send("delete_task", scope, claim, partial(self._driver.remove, scope))
+
+    # Shared by the registers
+
+    def _encode_state(self, state: TaskState) -> tuple[bytes, Index]:
+        now = self._records.now()
+        stamped = msgspec.structs.replace(state, updated_at=now)
+        index = Index(state.parent_id, str(state.status), micros(now, "updated_at") or 0)
+        return self._records.encode(stamped), index
+
+    def _decode_state(self, item: Item) -> TaskState | None:
+        if item.value.data is None:
+            return None
+        with self._calls.describing("list_task_states", item.id):
+            return self._records.decode(item.value.data, TaskState)
+
+    async def _load_register(
+        self, operation: str, task_id: str, register: str, kind: type[RecordT]
+    ) -> RecordT | None:
+        with self._calls.describing(operation, task_id):
+            scope = check_scope(Scope("task", task_id), "task_id", None)
+            read = partial(self._driver.read, scope, register)
+            value = await self._calls.read(operation, task_id, read)
+            return None if value.data is None else self._records.decode(value.data, kind)
+
+    async def _delete_register(
+        self, operation: str, task_id: str, register: str, claim: Claim | None
+    ) -> None:
+        with self._calls.describing(operation, task_id):
+            scope = check_scope(Scope("task", task_id), "task_id", claim)
+        write = partial(self._driver.write, scope, register, None)
+        await self._calls.send(operation, scope, claim, write)
+
+    # Shared by the logs
+
+    async def _save(
+        self, log: _Log[MessageT], task_id: str, messages: Iterable[MessageT], claim: Claim | None
+    ) -> None:
+        operation = f"save_{log.plural}"
+        with self._calls.describing(operation, task_id):
+            scope = check_scope(Scope("task", task_id), "task_id", claim)
+            entries = self._encode_messages(_check_messages(messages, log.kind))
+        await self._replace(operation, scope, log.name, entries, claim)
+
+    async def _empty(self, log: _Log[MessageT], task_id: str, claim: Claim | None) -> None:
+        operation = f"delete_{log.plural}"
+        with self._calls.describing(operation, task_id):
+            scope = check_scope(Scope("task", task_id), "task_id", claim)
+        await self._replace(operation, scope, log.name, [], claim)
+
+    async def _replace(
+        self, operation: str, scope: Scope, log: str, entries: list[Entry], claim: Claim | None
+    ) -> None:
+        replace = partial(self._driver.replace, scope, log, entries)
+        await self._calls.send(operation, scope, claim, replace)
+
+    async def _load(self, log: _Log[MessageT], task_id: str, last: int | None) -> list[MessageT]:
+        operation = f"load_{log.plural}"
+        with self._calls.describing(operation, task_id):
+            scope = check_scope(Scope("task", task_id), "task_id", None)
+            wanted = _check_count(last, "last")
+            load = partial(self._driver.load, scope, log.name, last=wanted)
+            entries = await self._calls.read(operation, task_id, load)
+            decode = self._records.codec.decode
+            return [decode(entry.data, log.kind) for entry in entries]
+
+    async def _append(
+        self,
+        operation: str,
+        log: _Log[MessageT],
+        task_id: str,
+        messages: Iterable[MessageT],
+        claim: Claim | None,
+    ) -> None:
+        with self._calls.describing(operation, task_id):
+            scope = check_scope(Scope("task", task_id), "task_id", claim)
+            checked = _check_messages(messages, log.kind)
+            entries = self._encode_messages(checked)
+
+        async def append(send: Sender) -> None:
+            present: list[str] = []
+            attempt = 0
+            while True:
+                new = (
+                    [entry for entry in entries if entry.id not in present] if present else entries
+                )
+                try:
+                    known = await send(
+                        partial(self._driver.append, scope, log.name, new, present=tuple(present)),
+                        repeatable=True,
+                    )
+                except PreconditionFailedError:
+                    # A replacement came in between: what was there may be gone.
+                    present.clear()
+                    await self._records.pause(attempt)
+                    attempt += 1
+                    continue
+                if not known:
+                    return
+                given = {message.id: message for message in checked}
+                for entry in known:
+                    if not same_message(
+                        self._records.decode(entry.data, log.kind), given[entry.id]
+                    ):
+                        raise ConflictError(
+                            f"a different message with the id {entry.id!r} is in the log already; "
+                            "nothing was appended"
+                        )
+                    present.append(entry.id)
+
+        await self._calls.mutate(operation, scope, claim, append)
+
+    def _encode_messages(self, messages: list[MessageT]) -> list[Entry]:
+        return [Entry(message.id, self._records.encode(message)) for message in messages]
+
+
+def _check_messages(messages: Iterable[MessageT], kind: type[MessageT]) -> list[MessageT]:
+    if isinstance(messages, str | bytes | Mapping | Record) or not isinstance(messages, Iterable):
+        raise InvalidDataError(
+            f"messages must be a list of {kind.__name__}, not {type(messages).__name__}"
+        )
+    checked = [
+        check_record(message, kind, f"messages[{place}]") for place, message in enumerate(messages)
+    ]
+    check_unique([message.id for message in checked], "messages")
+    return checked
+
+
+def _check_updates(updates: object) -> dict[str, object]:
+    if not isinstance(updates, Mapping):
+        raise InvalidDataError(f"updates must be a mapping, not {type(updates).__name__}")
+    fields = FIELDS[TaskState]
+    changes: dict[str, object] = {}
+    for name, value in updates.items():
+        if name in ("id", "updated_at"):
+            raise InvalidDataError(f"{name} cannot be updated; the adapter keeps it")
+        if name not in fields:
+            known = ", ".join(field for field in fields if field not in ("id", "updated_at"))
+            raise InvalidDataError(f"TaskState has no field {name!r:.80}; fields: {known}")
+        changes[name] = fields[name](value, f"updates[{name!r}]")
+    return changes
+
+
+def _check_count(value: object, argument: str) -> int | None:
+    if value is None:
+        return None
+    if type(value) is not int or value < 0:
+        raise InvalidDataError(
+            f"{argument} must be an int of at least 0 or None, not {value!r:.60}"
+        )
+    return value
+
+
+def _check_owner(value: Value, claim: Claim | None) -> None:
+    """Raise if a mutation through ``claim`` would be fenced anyway: that is said first (A8, S2)."""
+    if claim is not None:
+        admit(value.fence, claim.next_fence())
+
+
+def _matches(state: TaskState, where: Where) -> bool:
+    """Whether the state as returned still matches (L3): index and state are one step, but be sure."""
+    return (
+        (where.status is None or str(state.status) == where.status)
+        and (where.parent is None or state.parent_id == where.parent)
+        and (
+            where.updated_before is None
+            or (
+                state.updated_at is not None
+                and (micros(state.updated_at, "") or 0) < where.updated_before
+            )
+        )
+    )
+
+
+__all__ = ["DriverPersistence"]

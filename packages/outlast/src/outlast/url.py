@@ -1,0 +1,116 @@
+"""Store URLs: parsed strictly, shown without secrets (E4)."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from outlast.errors import ConfigurationError
+
+_SECRET = re.compile(r"pass|pwd|secret|token|key|credential|auth|signature", re.IGNORECASE)
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9.-]*(?:\+[A-Za-z0-9.-]+)*):")
+_QUERY_PAIR = re.compile(r"([?&;])([^=&;#]*)=([^&;#]*)")
+
+
+class StoreURL(NamedTuple):
+    """The parts of a store URL, percent-decoded.
+
+    Attributes:
+        text: As given; may hold a password: show `redact` of it instead.
+        scheme: Lower case, such as ``sqlite`` or ``sqlite+aiosqlite``.
+        host: Empty if there is none.
+        path: With its leading slash, if any.
+        query: The options in the URL.
+    """
+
+    text: str
+    scheme: str
+    username: str | None
+    password: str | None
+    host: str
+    port: int | None
+    path: str
+    query: Mapping[str, str]
+
+
+def scheme_of(url: object) -> str:
+    """The scheme of ``url``, lower case.
+
+    Raises:
+        ConfigurationError: It is not a string with a scheme.
+    """
+    if not isinstance(url, str):
+        raise ConfigurationError(f"the store URL must be a str, not {type(url).__name__}")
+    match = _SCHEME.match(url)
+    if match is None:
+        raise ConfigurationError(
+            f"{redact(url)!r} is not a store URL; expected a scheme, such as file:///var/lib/agents"
+        )
+    return match.group(1).lower()
+
+
+def parse_url(url: str, *, options: Iterable[str] = ()) -> StoreURL:
+    """Take ``url`` apart.
+
+    Args:
+        url: The store URL.
+        options: The query parameters that the backend knows.
+
+    Raises:
+        ConfigurationError: No URL, a query parameter that is unknown or given twice, a bad port.
+    """
+    scheme = scheme_of(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+        pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{redact(url)!r} is not a store URL: {redact(str(error))}"
+        ) from None
+    if parts.fragment:
+        raise ConfigurationError(
+            f"{redact(url)!r} has a fragment; write '#' in a path or password as %23"
+        )
+    known = sorted(options)
+    query: dict[str, str] = {}
+    for name, value in pairs:
+        if name not in known:
+            choice = f"known: {', '.join(known)}" if known else "it takes none in its URL"
+            raise ConfigurationError(f"unknown option {name!r} in {redact(url)!r}; {choice}")
+        if name in query:
+            raise ConfigurationError(f"option {name!r} is given twice in {redact(url)!r}")
+        query[name] = value
+    return StoreURL(
+        text=url,
+        scheme=scheme,
+        username=None if parts.username is None else unquote(parts.username),
+        password=None if parts.password is None else unquote(parts.password),
+        host=unquote(parts.hostname or ""),
+        port=port,
+        path=unquote(parts.path),
+        query=query,
+    )
+
+
+def redact(url: str) -> str:
+    """``url`` without its password and without query values whose name suggests a secret."""
+    head, separator, rest = url.partition("://")
+    if separator:
+        authority, slash, tail = rest.partition("/")
+        userinfo, at, host = authority.rpartition("@")
+        if not at and "@" in tail.partition("?")[0]:
+            # A password with an unescaped slash: hide all up to the last "@".
+            userinfo, at, host = rest.partition("?")[0].rpartition("@")
+            slash, tail = ("?", rest.partition("?")[2]) if "?" in rest else ("", "")
+        if at:
+            user, colon, _ = userinfo.partition(":")
+            userinfo = f"{user}:***" if colon else userinfo
+        url = f"{head}://{userinfo}{at}{host}{slash}{tail}"
+    return _QUERY_PAIR.sub(
+        lambda found: f"{found[1]}{found[2]}=***" if _SECRET.search(found[2]) else found[0],
+        url,
+    )
+
+
+__all__ = ["StoreURL", "parse_url", "redact", "scheme_of"]
