@@ -22,7 +22,7 @@ if not (Path(outlast.__file__).parent / "py.typed").is_file():
 
 command = Path(sys.executable).parent / "outlast"
 answer = subprocess.run([command, "demo"], capture_output=True, text=True, check=False, timeout=60)
-if answer.returncode != 2 or "pip install" not in answer.stdout + answer.stderr:  # noqa: PLR2004
+if answer.returncode != 2 or "pip install" not in answer.stdout + answer.stderr:
     sys.exit(
         "without the extra `cli` the command must print the install line and exit with 2; it exited"
         f" with {answer.returncode}: {answer.stdout}{answer.stderr}"

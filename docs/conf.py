@@ -1,6 +1,12 @@
 """Sphinx configuration."""
 
+import re
 from importlib import metadata
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 
 project = "outlast"
 author = "The outlast developers"
@@ -21,6 +27,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 autoclass_content = "class"
+napoleon_attr_annotations = False
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
@@ -38,3 +45,52 @@ nitpick_ignore_regex = [
 html_theme = "furo"
 html_title = "outlast"
 html_show_sourcelink = False
+
+
+def resolve_by_name(
+    app: Sphinx, env: BuildEnvironment, node: Any, content: nodes.Element
+) -> nodes.Element | None:
+    """Let a docstring name what another module defines, if only one does."""
+    if node.get("refdomain") != "py":
+        return None
+    objects = env.domains.python_domain.objects
+    name = node["reftarget"].removeprefix("outlast.")
+    found = [
+        full for full, entry in objects.items() if full.endswith(f".{name}") and not entry.aliased
+    ]
+    if len(found) != 1:
+        return None
+    return env.domains.python_domain.resolve_xref(
+        env, node["refdoc"], app.builder, "obj", found[0], node, content
+    )
+
+
+def show_empty_defaults(
+    app: Sphinx,
+    what: str,
+    name: str,
+    obj: object,
+    options: object,
+    signature: str | None,
+    annotation: str | None,
+) -> tuple[str | None, str | None]:
+    """Write the empty defaults of records as they are in the source."""
+    if signature is not None:
+        signature = re.sub(r"(dict\[[^=]*?\])\s*=\s*<factory>", r"\1 = {}", signature)
+        signature = re.sub(r"(list\[[^=]*?\])\s*=\s*<factory>", r"\1 = []", signature)
+    return signature, annotation
+
+
+def keep_colons(
+    app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
+) -> None:
+    """Keep napoleon from taking what a property says before a colon for its type."""
+    if what in {"attribute", "data", "property"}:
+        lines[:0] = ["..", ""]
+
+
+def setup(app: Sphinx) -> None:
+    """Register what is defined here."""
+    app.connect("missing-reference", resolve_by_name)
+    app.connect("autodoc-process-docstring", keep_colons, priority=400)
+    app.connect("autodoc-process-signature", show_empty_defaults)

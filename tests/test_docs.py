@@ -88,6 +88,41 @@ def test_links_between_pages_lead_somewhere() -> None:
                 assert anchor.upper() in CLAUSES, f"{page.relative_to(ROOT)}: {target}"
 
 
+def test_the_tables_of_backends_are_those_that_are_installed() -> None:
+    """README and reference name each scheme of the first-party backends, and no other."""
+    plugins = outlast.installed_plugins()
+    assert [plugin.error for plugin in plugins if plugin.error] == []
+    ours = [plugin for plugin in plugins if re.fullmatch(r"outlast(-\w+)?", plugin.source)]
+    schemes = {name for plugin in ours for info in plugin.backends for name in info.schemes}
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(\w+)://[^`]*` \|", readme, re.MULTILINE)) == schemes
+    reference = (ROOT / "docs/reference/urls-and-options.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(\w+)://[^`]*` \|", reference, re.MULTILINE)) == schemes
+
+
+def test_every_option_of_open_backend_is_documented() -> None:
+    """The table of options has a row for each keyword."""
+    page = (ROOT / "docs/reference/urls-and-options.md").read_text(encoding="utf-8")
+    parameters = inspect.signature(outlast.open_backend).parameters.values()
+    names = {found.name for found in parameters if found.kind is found.KEYWORD_ONLY}
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == names
+    defaults = {found.name: found.default for found in parameters if found.name in names}
+    for name, default in re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", page, re.MULTILINE):
+        assert ast.literal_eval(default) == defaults[name], name
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    """What `outlast` exports is on a page of the reference."""
+    pages = "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "docs/reference").glob("*.md")
+    )
+    for module in re.findall(r"automodule:: ([\w.]+)", pages):
+        path = ROOT / "packages/outlast/src" / (module.replace(".", "/") + ".py")
+        pages += path.read_text(encoding="utf-8")
+    missing = [name for name in outlast.__all__ if not re.search(rf"\b{name}\b", pages)]
+    assert missing == []
+
+
 def test_the_readme_is_short() -> None:
     """What does not fit belongs into docs/."""
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
