@@ -1,7 +1,7 @@
 """outlast: LLM agents that outlast their process.
 
-The task's state and messages, and the model turn in flight, live in a store; another process goes on
-from there, and a stale process can spoil nothing.
+The task's state and messages, and the model turn in flight, live in a store; another process goes
+on from there, and a stale process can spoil nothing.
 """
 
 from typing import TYPE_CHECKING

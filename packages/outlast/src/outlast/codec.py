@@ -1,6 +1,6 @@
-"""Records to bytes and back, in a versioned envelope.
+r"""Records to bytes and back, in a versioned envelope.
 
-The envelope is one line of JSON, then the payload: ``{"format":1,"kind":"api_message"}\\n{...}``.
+The envelope is one line of JSON, then the payload: ``{"format":1,"kind":"api_message"}\n{...}``.
 Stores see bytes only; a person who looks at them sees what they are. A reader knows every format
 up to its own; golden files in the tests freeze each of them.
 """
@@ -80,7 +80,7 @@ class Codec:
             ) from error
 
     def _explain(self, data: bytes, kind: type[Record]) -> None:
-        """Raise what is wrong with a header that is not the usual one; equivalent spellings pass."""
+        """Raise what is wrong with a header that is not the usual one."""
         line, newline, _ = data[:_MAX_HEADER].partition(b"\n")
         try:
             if not newline:
@@ -93,16 +93,19 @@ class Codec:
             ) from error
         if isinstance(number, int) and number > FORMAT:
             raise UnsupportedVersionError(
-                f"the stored {KINDS[kind]} has format {number}; this version of outlast reads up to "
-                f"{FORMAT}: upgrade outlast"
+                f"the stored {KINDS[kind]} has format {number}; this version of outlast reads "
+                f"up to {FORMAT}: upgrade outlast"
             )
         raise CorruptDataError(
-            f"expected a {KINDS[kind]} of format {FORMAT}, found {name!r:.40} of format {number!r:.40}"
+            f"expected a {KINDS[kind]} of format {FORMAT}, found {name!r:.40} of format "
+            f"{number!r:.40}"
         )
 
 
 def same_message(one: ApiMessage | UserMessage, other: ApiMessage | UserMessage) -> bool:
-    """Whether two messages of one id are the same one: equal in all but ``ts``, number types included (A8)."""
+    """Whether two messages of one id are the same one: equal in all but ``ts``, number types
+    included (A8).
+    """
     return _canonical(one) == _canonical(other)
 
 

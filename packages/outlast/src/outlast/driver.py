@@ -1,21 +1,24 @@
 """The interface that a backend author implements: bytes, two primitives, one atomic step per call.
 
 A **scope** is what can be owned: a task or a run. The store keeps one record per scope: its fence
-(``epoch``, ``claim_id``, and ``seq`` and ``op`` of the last accepted claimed mutation), its registers,
-its logs, and a few index attributes. A record with epoch 0 was made by unclaimed mutations and has
-no owner. A deleted scope keeps its record without data (a **tombstone**) until a sweep.
+(``epoch``, ``claim_id``, and ``seq`` and ``op`` of the last accepted claimed mutation), its
+registers, its logs, and a few index attributes. A record with epoch 0 was made by unclaimed
+mutations and has no owner. A deleted scope keeps its record without data (a **tombstone**) until a
+sweep.
 
 What a driver owes, whatever its store (the clauses are those of the contract):
 
 - Every call is one atomic step: it happens once and wholly, or not at all (A7, F5, S3).
-- Every mutation decides with the rule of `admit`, in the same atomic step as the write (F2, F6, F8, F12).
+- Every mutation decides with the rule of `admit`, in the same atomic step as the write (F2, F6, F8,
+  F12).
 - A driver never decodes payloads and never compares them: equal values have unequal bytes.
-- Errors are those of `outlast.errors`, the store's own as ``__cause__``: `UnavailableError` if the call
-  was certainly not applied, `OutcomeUnknownError` if it may have been (E2, E3). No retries of its own
-  of what was sent: the layer above repeats what may be repeated (E5).
+- Errors are those of `outlast.errors`, the store's own as ``__cause__``: `UnavailableError` if the
+  call was certainly not applied, `OutcomeUnknownError` if it may have been (E2, E3). No retries of
+  its own of what was sent: the layer above repeats what may be repeated (E5).
 - A call may be cancelled at its deadline; connections must survive that (C8, X2).
 
-What it may rely on: ids and bytes were validated, sizes checked, calls of one claim arrive one at a time.
+What it may rely on: ids and bytes were validated, sizes checked, calls of one claim arrive one at a
+    time.
 """
 
 import abc
@@ -66,7 +69,9 @@ class Fence(NamedTuple):
 
 
 class StoredFence(NamedTuple):
-    """The fence of a scope's record. ``epoch`` 0 means unclaimed; ``claim_id`` and ``op`` are then empty."""
+    """The fence of a scope's record. ``epoch`` 0 means unclaimed; ``claim_id`` and ``op`` are then
+    empty.
+    """
 
     epoch: int = 0
     claim_id: str = ""
@@ -174,7 +179,8 @@ class Capabilities(msgspec.Struct, frozen=True):
         fences_survive: Which crashes claims and tombstones survive (D1).
         reach: How far apart two clients of one store may be.
         max_message_bytes: Limit of one encoded record, envelope not counted (V5); at least 8 MiB.
-        stopped_writer_blocks: A process stopped inside its write step holds others up to their timeout (E6).
+        stopped_writer_blocks: A process stopped inside its write step holds others up to their
+            timeout (E6).
     """
 
     data_survives: frozenset[Survives]
@@ -185,7 +191,9 @@ class Capabilities(msgspec.Struct, frozen=True):
 
 
 class PreconditionFailedError(ConflictError):
-    """``if_version`` or ``present`` no longer holds; nothing changed. Stays between driver and contracts."""
+    """``if_version`` or ``present`` no longer holds; nothing changed. Stays between driver and
+    contracts.
+    """
 
 
 def admit(stored: StoredFence | None, fence: Fence | None) -> bool:
@@ -196,7 +204,8 @@ def admit(stored: StoredFence | None, fence: Fence | None) -> bool:
         fence: Of the mutation; ``None`` for an unclaimed one.
 
     Returns:
-        ``True``: apply it, and store its ``seq`` and ``op``. ``False``: this very mutation is stored
+        ``True``: apply it, and store its ``seq`` and ``op``. ``False``: this very mutation is
+            stored
         already (the repetition after a lost reply); change nothing and report success.
 
     Raises:
@@ -253,7 +262,8 @@ def next_claim(
 class Driver(abc.ABC):
     """One store, one namespace. See the module's text for the duties of both sides.
 
-    A new record starts with the register versions behind ``floor``, as its epoch does: neither repeats
+    A new record starts with the register versions behind ``floor``, as its epoch does: neither
+        repeats
     after a sweep (F1, S1). How the store keeps records, versions and the floor is its own affair.
     """
 
@@ -264,19 +274,23 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     async def setup(self, *, create: bool) -> None:
-        """Connect, and make the store ready; idempotent, and safe when 16 processes do it at once (X4).
+        """Connect, and make the store ready; idempotent, and safe when 16 processes do it at once
+        (X4).
 
         Args:
             create: ``True``: create or migrate what is missing. ``False``: only verify.
 
         Raises:
-            ConfigurationError: The store cannot be used as it is set up, or is not set up and ``create`` is false.
+            ConfigurationError: The store cannot be used as it is set up, or is not set up and
+                ``create`` is false.
             UnsupportedVersionError: The store was set up by a newer version.
             UnavailableError: It cannot be reached.
         """
 
     async def hazards(self) -> Sequence[str]:
-        """Settings of the store under which accepted writes or fences would be lost silently (D2), in words."""
+        """Settings of the store under which accepted writes or fences would be lost silently (D2),
+        in words.
+        """
         return ()
 
     @abc.abstractmethod
@@ -285,13 +299,14 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     async def aclose(self) -> None:
-        """Release everything that this driver opened, nothing that it was given; idempotent (C7)."""
+        """Release all that this driver opened, nothing that it was given; idempotent (C7)."""
 
     @abc.abstractmethod
     async def claim(
         self, scope: Scope, claim_id: str, *, at_least: int | None = None, parent: str | None = None
     ) -> Value:
-        """Make ``claim_id`` the owner by the rule of `next_claim`; create the record if there is none.
+        """Make ``claim_id`` the owner by the rule of `next_claim`; create the record if there is
+        none.
 
         Returns the primary register with the new fence, read in the same step (F5). ``parent``, if
         given, becomes the record's index attribute, so that a claimed run without data is found.
@@ -317,7 +332,8 @@ class Driver(abc.ABC):
         """Set a register, or empty it with ``None``, and return its new version.
 
         ``index`` comes with the primary register's data and replaces all attributes. Emptying the
-        primary register keeps ``parent``. Emptying in a scope without a record makes none (returns 0).
+        primary register keeps ``parent``. Emptying in a scope without a record makes none (returns
+        0).
 
         Raises:
             FencedError: By `admit`, decided before ``if_version``. For a repetition: no error, the
@@ -341,13 +357,15 @@ class Driver(abc.ABC):
     ) -> list[Entry]:
         """Append all entries, in order and together, or none (A4, A8).
 
-        If ids of ``entries`` are in the log already, nothing changes (``seq`` neither) and their stored
-        entries are returned; otherwise the entries are appended and the result is empty. Without
-        ``entries`` only ``seq`` is stored. Of ``entries`` no id occurs twice, nor in ``present`` too.
+        If ids of ``entries`` are in the log already, nothing changes (``seq`` neither) and their
+        stored entries are returned; otherwise the entries are appended and the result is empty.
+        Without ``entries`` only ``seq`` is stored. Of ``entries`` no id occurs twice, nor in
+        ``present`` too.
 
         Raises:
             FencedError: By `admit`, decided first. For a repetition: no error, an empty list.
-            PreconditionFailedError: An id of ``present`` is not in the log (any more); nothing changed.
+            PreconditionFailedError: An id of ``present`` is not in the log (any more); nothing
+                changed.
         """
 
     @abc.abstractmethod
@@ -368,22 +386,25 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     async def scan(self, kind: ScopeKind, *, where: Where, after: str | None, limit: int) -> Page:
-        """The scopes that match, behind ``after``, in the store's own fixed order of ids (L1 to L4).
+        """The scopes that match, behind ``after``, in the store's own fixed order of ids (L1 to
+        L4).
 
-        ``after`` need not exist. An item's value is read in one step with the attributes that matched.
+        ``after`` need not exist. An item's value is read in one step with the attributes that
+        matched.
         """
 
     @abc.abstractmethod
     async def sweep(
         self, *, older_than: float, limit: int, dry_run: bool, after: str | None
     ) -> SweepPage:
-        """Remove records without data whose last change is ``older_than`` seconds ago or more, by the
+        """Remove records without data whose last change is ``older_than`` seconds ago or more, by
+        the
         store's clock, and left-overs of crashes of that age (C4, C5).
 
-        One call looks at about ``limit`` records or removes about ``limit`` of them, so that it ends in
-        time; ``after`` is the ``next`` of the call before. A record is removed only if it is unchanged
-        since it was judged, and after the floor was raised to its epoch and versions. Nothing that is
-        referenced is ever removed.
+        One call looks at about ``limit`` records or removes about ``limit`` of them, so that it
+        ends in time; ``after`` is the ``next`` of the call before. A record is removed only if it
+        is unchanged since it was judged, and after the floor was raised to its epoch and versions.
+        Nothing that is referenced is ever removed.
         """
 
 

@@ -14,9 +14,10 @@ FenceReason = Literal["superseded", "lost", "no_record", "claimed", "stale"]
 
 _FENCE_MESSAGES: dict[str, str] = {
     "superseded": "a newer claim owns it; stop, or claim again to take it back",
-    "lost": "the store holds an older fence than this claim: it has lost data that it had accepted; "
+    "lost": "the store holds an older fence than this claim, so it has lost what it had accepted; "
     "check the store before you claim again",
-    "no_record": "nothing is stored under this claim any more (it was deleted and swept); claim again to start anew",
+    "no_record": "nothing is stored under this claim any more (it was deleted and swept); "
+    "claim again to start anew",
     "claimed": "it is owned through a claim; pass claim=... (from claim_task() or claim())",
     "stale": "a newer mutation of the same claim is stored; this one changed nothing",
 }
@@ -82,9 +83,10 @@ class FencedError(OutlastError):
     """The mutation came from a claim that does not own the scope (any more); it changed nothing.
 
     Args:
-        reason: ``superseded``: a newer epoch is stored; ``lost``: the stored epoch is lower, or equal
-            with another claim_id (the store lost a fence); ``no_record``: nothing is stored;
-            ``claimed``: a mutation without a claim met a claimed scope; ``stale``: see `StaleWriteError`.
+        reason: ``superseded``: a newer epoch is stored; ``lost``: the stored epoch is lower, or
+            equal with another claim_id (the store lost a fence); ``no_record``: nothing is stored;
+            ``claimed``: a mutation without a claim met a claimed scope; ``stale``: see
+            `StaleWriteError`.
         stored_epoch: The epoch that the store holds, if it was read.
         message: Overrides the text that belongs to the reason.
     """
@@ -109,7 +111,9 @@ class FencedError(OutlastError):
 
 
 class StaleWriteError(FencedError):
-    """A late copy of an older mutation of the same claim, or a second holder of its claim_id; nothing changed."""
+    """A late copy of an older mutation of the same claim, or a second holder of its claim_id;
+    nothing changed.
+    """
 
     def __init__(
         self,
@@ -142,11 +146,15 @@ class TaskNotFoundError(OutlastError):
 
 
 class UnavailableError(OutlastError):
-    """The store did not do it: unreachable, busy, full or too slow. Certainly not applied; try again later."""
+    """The store did not do it: unreachable, busy, full or too slow. Certainly not applied; try
+    again later.
+    """
 
 
 class OutcomeUnknownError(OutlastError):
-    """Sent, but not answered: it may or may not have been applied. Repeating it through the same claim is safe."""
+    """Sent, but not answered: it may or may not have been applied. Repeating it through the same
+    claim is safe.
+    """
 
     _applied = None
 
@@ -176,7 +184,7 @@ class InvalidIdError(OutlastError, ValueError):
 
 
 class NotSupportedError(OutlastError):
-    """The backend declares that it cannot do this, or it is used in a way that it does not support."""
+    """The backend declares that it cannot do this, or cannot be used in this way."""
 
 
 class ConfigurationError(OutlastError):

@@ -14,7 +14,9 @@ import msgspec
 
 
 class TaskStatus(StrEnum):
-    """Where a task is in its life. The store keeps any status; the rules for changes live in the runtime."""
+    """Where a task is in its life. The store keeps any status; the rules for changes live in the
+    runtime.
+    """
 
     PENDING = "pending"
     RUNNING = "running"

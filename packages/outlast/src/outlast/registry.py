@@ -36,9 +36,9 @@ class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: Of the backend, such as ``"nats"``.
         schemes: URL schemes, without a ``+driver`` part.
-        factory: ``"module:attribute"`` of a callable ``(url, *, namespace, timeout, **options)`` that
-            returns a `Driver` or a `Backend` without I/O; what it does not know it refuses with
-            `ConfigurationError`, or has no parameter for.
+        factory: ``"module:attribute"`` of a callable ``(url, *, namespace, timeout, **options)``
+            that returns a `Driver` or a `Backend` without I/O; what it does not know it refuses
+            with `ConfigurationError`, or has no parameter for.
         summary: One line for people.
     """
 
@@ -197,7 +197,7 @@ _registry = Registry()
 
 
 def installed_plugins() -> tuple[Plugin, ...]:
-    """The plugins of this environment, the broken ones with their error; loaded at the first call."""
+    """The plugins of this environment, broken ones with their error; loaded at the first call."""
     return _registry.plugins()
 
 
@@ -212,7 +212,8 @@ def open_backend(
     checkpoint_ttl: timedelta | None = None,
     **options: Any,
 ) -> Backend:
-    """Return the backend that a URL names; no I/O before ``async with`` or ``await backend.open()``.
+    """Return the backend that a URL names; no I/O before ``async with`` or ``await
+    backend.open()``.
 
     Args:
         url: Which store: ``memory://``, ``file:///dir``, ``sqlite:///file.db``, ...
@@ -225,7 +226,8 @@ def open_backend(
         options: Of the backend itself.
 
     Raises:
-        ConfigurationError: No such scheme, a missing package, an option that the backend does not know.
+        ConfigurationError: No such scheme, a missing package, an option that the backend does not
+            know.
         InvalidIdError: ``namespace`` is not an id.
     """
     info = _registry.find(scheme_of(url))
@@ -252,7 +254,7 @@ def open_backend(
         raise ConfigurationError(
             f"{info.factory} returned {type(made).__name__}, neither a Driver nor a Backend"
         )
-    dropped = [name for name, value in above.items() if name not in given and value != _DEFAULTS[name]]
+    dropped = [name for name in above if name not in given and above[name] != _DEFAULTS[name]]
     if dropped:
         raise ConfigurationError(f"{info.name} does not know the options {', '.join(dropped)}")
     return made

@@ -10,7 +10,8 @@ MAX_DELAY: Final = 1.0
 def backoff(attempt: int, *, base: float = BASE_DELAY, cap: float = MAX_DELAY) -> float:
     """Seconds to wait before attempt number ``attempt + 1``.
 
-    Full jitter: uniform between 0 and ``min(cap, base * 2**attempt)``, so that contenders spread out
+    Full jitter: uniform between 0 and ``min(cap, base * 2**attempt)``, so that contenders spread
+        out
     (M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015).
 
     Args:

@@ -1,6 +1,10 @@
-"""Validation at the edge: ids, JSON values and instants are checked once, before anything is sent."""
+"""Validation at the edge: ids, JSON values and instants, checked before anything is sent."""
 
-from collections.abc import Callable, Mapping, Sequence
+# Values of any type are what this module is about:
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -22,9 +26,13 @@ from outlast.models import (
 MAX_ID_BYTES = 512
 MAX_INT_DIGITS = 1000
 MAX_DEPTH = 800
-"""Nesting of one JSON value; deeper ones are refused, since Python cannot compare or print them either."""
+"""Nesting of one JSON value; deeper ones are refused, since Python cannot compare or print them
+either.
+"""
 
 _INT_BOUND = 10**MAX_INT_DIGITS
+_CLAIM_ID_DIGITS = 32
+_SHOWN_KEYS = 8
 _HEX = frozenset("0123456789abcdef")
 
 RecordT = TypeVar("RecordT", bound=Record)
@@ -56,7 +64,7 @@ def check_claim_id(value: object) -> str:
     Raises:
         InvalidIdError: It is not.
     """
-    if not isinstance(value, str) or len(value) != 32 or not _HEX.issuperset(value):
+    if not isinstance(value, str) or len(value) != _CLAIM_ID_DIGITS or not _HEX.issuperset(value):
         raise InvalidIdError(
             "claim_id must be 32 lower-case hexadecimal digits (128 random bits), "
             "such as secrets.token_hex(16)"
@@ -96,9 +104,10 @@ def check_json(value: object, path: str) -> Any:
     """Return ``value`` if it is a JSON value that every store carries unchanged (V2, V4, V6).
 
     Raises:
-        InvalidDataError: Naming the place, such as ``content[0]['text']``, and what was found there.
+        InvalidDataError: Naming the place, such as ``content[0]['text']``, and what was found
+            there.
     """
-    kind = type(value)
+    kind: object = type(value)
     if kind is str:
         return check_text(value, path)
     if kind is list or kind is dict:
@@ -109,7 +118,8 @@ def check_json(value: object, path: str) -> Any:
 
 
 _Place = tuple[str, tuple[Any, ...]]
-"""A root's path and the keys below it, as nested pairs: cheap to make, formatted only for an error."""
+"""A root's path and the keys below it, as nested pairs: cheap to make, formatted only for an error.
+"""
 
 
 def _check_container(root: Any, path: str) -> None:
@@ -119,8 +129,11 @@ def _check_container(root: Any, path: str) -> None:
         value, place, depth = stack.pop()
         if depth > MAX_DEPTH:
             raise InvalidDataError(f"{path} is nested deeper than {MAX_DEPTH} levels")
-        pairs = value.items() if type(value) is dict else enumerate(value)
-        is_dict = type(value) is dict
+        container: object = type(value)
+        is_dict = container is dict
+        pairs: Iterable[tuple[Any, Any]] = value.items() if is_dict else enumerate(value)
+        key: Any
+        item: Any
         for key, item in pairs:
             if is_dict:
                 if type(key) is not str:
@@ -129,7 +142,7 @@ def _check_container(root: Any, path: str) -> None:
                     )
                 if not key.isascii():
                     check_text(key, f"a key of {_format(path, place)}")
-            kind = type(item)
+            kind: object = type(item)
             if kind is str:
                 if not item.isascii():
                     check_text(item, _format(path, (place, key)))
@@ -139,7 +152,7 @@ def _check_container(root: Any, path: str) -> None:
                 _check_scalar(item, kind, (path, (place, key)))
 
 
-def _check_scalar(value: Any, kind: type, place: _Place) -> None:
+def _check_scalar(value: Any, kind: object, place: _Place) -> None:
     if value is None or kind is bool:
         return
     if kind is int:
@@ -163,27 +176,29 @@ def _format(path: str, place: tuple[Any, ...]) -> str:
     while place:
         place, key = place
         keys.append(key)
-    shown = "".join(f"[{key!r:.60}]" for key in reversed(keys[-8:]))
-    middle = "[...]" if len(keys) > 8 else ""
+    shown = "".join(f"[{key!r:.60}]" for key in reversed(keys[-_SHOWN_KEYS:]))
+    middle = "[...]" if len(keys) > _SHOWN_KEYS else ""
     return f"{path}{shown[:200]}{middle}"
 
 
 def _type_name(value: object) -> str:
-    kind = type(value)
+    kind: object = type(value)
     return (
         kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     )
 
 
-def _check_dict(value: object, path: str) -> Any:
-    if type(value) is not dict:
+def _check_dict(value: Any, path: str) -> Any:
+    kind: object = type(value)
+    if kind is not dict:
         raise InvalidDataError(f"{path} must be a dict, not {_type_name(value)}")
     _check_container(value, path)
     return value
 
 
-def _check_list(value: object, path: str) -> Any:
-    if type(value) is not list:
+def _check_list(value: Any, path: str) -> Any:
+    kind: object = type(value)
+    if kind is not list:
         raise InvalidDataError(f"{path} must be a list, not {_type_name(value)}")
     _check_container(value, path)
     return value
@@ -217,14 +232,16 @@ def _check_bool(value: object, path: str) -> bool:
     return value
 
 
-def _check_ids(value: object, path: str) -> list[str]:
-    if type(value) is not list:
+def _check_ids(value: Any, path: str) -> list[str]:
+    kind: object = type(value)
+    if kind is not list:
         raise InvalidDataError(f"{path} must be a list of ids, not {_type_name(value)}")
     return [check_id(item, f"{path}[{place}]") for place, item in enumerate(value)]
 
 
-def _check_calls(value: object, path: str) -> list[PartialToolCall]:
-    if type(value) is not list:
+def _check_calls(value: Any, path: str) -> list[PartialToolCall]:
+    kind: object = type(value)
+    if kind is not list:
         raise InvalidDataError(f"{path} must be a list, not {_type_name(value)}")
     return [
         check_record(item, PartialToolCall, f"{path}[{place}]") for place, item in enumerate(value)
@@ -242,9 +259,9 @@ def _or_none(check: Check) -> Check:
     return checked
 
 
-def _ignored(value: object, path: str) -> None:
-    """The adapter sets it."""
-    return
+def _set_to(fixed: object) -> Check:
+    """The adapter keeps the field; what was given does not count."""
+    return lambda value, path: fixed
 
 
 FIELDS: Mapping[type[Record], Mapping[str, Check]] = {
@@ -259,7 +276,7 @@ FIELDS: Mapping[type[Record], Mapping[str, Check]] = {
         "subtask_ids": _check_ids,
         "error": _or_none(_check_dict),
         "parent_id": _or_none(check_id),
-        "updated_at": _ignored,
+        "updated_at": _set_to(None),
     },
     TaskInput: {
         "message": check_json,
@@ -302,12 +319,14 @@ FIELDS: Mapping[type[Record], Mapping[str, Check]] = {
         "text": check_text,
         "tool_calls": _check_calls,
         "retry_count": _check_count,
-        "updated_at": _ignored,
-        "epoch": lambda value, path: 0,
+        "updated_at": _set_to(None),
+        "epoch": _set_to(0),
         "task_epoch": _check_count,
     },
 }
-"""How each field of each record is checked and normalized; ``updated_at`` and ``epoch`` are the adapter's."""
+"""How each field of each record is checked and normalized; ``updated_at`` and ``epoch`` are the
+adapter's.
+"""
 
 
 def check_record(value: object, kind: type[RecordT], path: str = "") -> RecordT:

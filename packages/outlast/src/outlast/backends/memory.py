@@ -64,7 +64,9 @@ class _Record:
 
 
 class MemoryStore:
-    """What is shared by all drivers of one name; a lock makes each step atomic between threads, too."""
+    """What is shared by all drivers of one name; a lock makes each step atomic between threads,
+    too.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -100,7 +102,9 @@ class MemoryDriver(Driver):
     def from_url(
         cls, url: str, *, namespace: str = "default", timeout: float = 10.0
     ) -> "MemoryDriver":
-        """``memory://`` is private to its backend object; ``memory://name`` is shared in the process."""
+        """``memory://`` is private to its backend object; ``memory://name`` is shared in the
+        process.
+        """
         parts = parse_url(url)
         if parts.path not in ("", "/") or parts.username is not None or parts.port is not None:
             raise ConfigurationError(f"{redact(url)!r} must be memory:// or memory://name")
@@ -304,7 +308,8 @@ class MemoryBackend(DriverBackend):
         """Make a backend.
 
         Args:
-            name: Shared by all backends of this name in the process; ``None``: private to this object.
+            name: Shared by all backends of this name in the process; ``None``: private to this
+                object.
             namespace: As in `DriverBackend`, like the other options.
             setup: Has no effect here.
             strict: Has no effect here.

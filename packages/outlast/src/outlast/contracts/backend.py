@@ -22,6 +22,7 @@ from outlast.errors import ClosedError, ConfigurationError, InvalidDataError
 from outlast.values import check_id
 
 _SWEEP_PAGE = 200
+_MAX_TIMEOUT = 1e9
 _log = logging.getLogger("outlast")
 
 
@@ -31,7 +32,8 @@ class SweepReport(msgspec.Struct, frozen=True):
     Attributes:
         tombstones: Records of deleted tasks and runs, and of claimed ones without data.
         debris: Left-overs of crashes: temporary files, unreferenced pieces.
-        complete: Whether the sweep went through the whole namespace; ``False`` if ``limit`` ended it.
+        complete: Whether the sweep went through the whole namespace; ``False`` if ``limit`` ended
+            it.
         dry_run: Whether nothing was removed.
     """
 
@@ -44,8 +46,9 @@ class SweepReport(msgspec.Struct, frozen=True):
 class Backend(abc.ABC):
     """A store with a namespace in it: open it, use its two contracts, close it.
 
-    ``async with backend:`` opens and closes; nothing is sent before. A backend serves the event loop and
-    the process that opened it, and no other (X3). After `aclose` every call raises `ClosedError` (C7).
+    ``async with backend:`` opens and closes; nothing is sent before. A backend serves the event
+    loop and the process that opened it, and no other (X3). After `aclose` every call raises
+    `ClosedError` (C7).
     """
 
     @property
@@ -100,11 +103,13 @@ class Backend(abc.ABC):
     ) -> SweepReport:
         """Remove what deletions and crashes left behind; harmless beside running owners.
 
-        **Guarantees.** Nothing that is referenced, and no record with data, is removed. Epochs never repeat
-        afterwards. **Not guaranteed.** A claim that was never written through for ``older_than`` ends.
+        **Guarantees.** Nothing that is referenced, and no record with data, is removed. Epochs
+        never repeat afterwards. **Not guaranteed.** A claim that was never written through for
+        ``older_than`` ends.
 
         Args:
-            older_than: The retention time: only what has not changed for so long, by the store's clock.
+            older_than: The retention time: only what has not changed for so long, by the store's
+                clock.
             dry_run: Only count.
             limit: Remove about so many at most.
 
@@ -125,7 +130,7 @@ class Backend(abc.ABC):
 
 
 class DriverBackend(Backend):
-    """A backend on top of a `Driver`: everything that is the same for all stores is here and below."""
+    """A backend on top of a `Driver`; what is the same for all stores is here and below."""
 
     def __init__(
         self,
@@ -246,7 +251,8 @@ class DriverBackend(Backend):
         return SweepReport(tombstones, debris, complete=False, dry_run=dry_run)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name}, namespace {self._namespace!r}, {self._calls.state}>"
+        place = f"{self.name}, namespace {self._namespace!r}"
+        return f"<{type(self).__name__} {place}, {self._calls.state}>"
 
     async def _set_up(self, *, create: bool) -> None:
         await self._calls.read(
@@ -276,7 +282,11 @@ def check_timeout(timeout: object) -> float:
     Raises:
         ConfigurationError: It is not.
     """
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < 1e9:
+    if (
+        isinstance(timeout, bool)
+        or not isinstance(timeout, int | float)
+        or not 0 < timeout < _MAX_TIMEOUT
+    ):
         raise ConfigurationError(
             f"timeout must be a positive number of seconds, not {timeout!r:.60}"
         )

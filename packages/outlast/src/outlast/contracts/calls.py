@@ -1,4 +1,5 @@
-"""How a call reaches a driver: in order, within its time, repeated where that is safe, with one kind of error.
+"""How a call reaches a driver: in order, within its time, repeated where that is safe, with one
+kind of error.
 
 Everything here is the same for all backends: the order of one scope's mutations, deadlines (E6),
 retries (E5), what an unanswered attempt makes of an error (E2), wrapping of foreign errors (E3),
@@ -10,7 +11,7 @@ import functools
 import itertools
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import Literal, Protocol, TypeVar
 
@@ -151,7 +152,7 @@ class Calls:
             await self._idle.wait()
 
     @contextmanager
-    def describing(self, operation: str, key: object) -> Iterator[None]:
+    def describing(self, operation: str, key: object) -> Generator[None]:
         """Let errors raised inside name the backend, the operation and the key."""
         try:
             yield
@@ -198,7 +199,8 @@ class Calls:
     ) -> ResultT:
         """Change a scope: behind all earlier mutations through this claim or backend object.
 
-        ``body`` runs in a task of its own: a caller that is cancelled is told at once, while what was
+        ``body`` runs in a task of its own: a caller that is cancelled is told at once, while what
+            was
         sent already is seen to its end, so that the next mutation cannot overtake it.
         """
         with self.describing(operation, scope.id):
@@ -302,7 +304,7 @@ class Calls:
             )
         if self.is_forked:
             raise NotSupportedError(
-                "the backend was opened before this process was forked; open another one in the child"
+                "the backend was opened before this process was forked; open one in the child"
             )
 
     def _describe(self, error: OutlastError, operation: str, key: object) -> None:

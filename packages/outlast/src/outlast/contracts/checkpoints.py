@@ -11,8 +11,8 @@ from outlast.models import StreamCheckpoint
 class StreamCheckpointStore(abc.ABC):
     """Keeps one stream checkpoint per run: what the turn in flight has produced so far.
 
-    **Guarantees** and errors are those of `PersistenceManager`: every write is atomic, durable as declared,
-    visible to all later reads, and refused from a claim that was superseded.
+    **Guarantees** and errors are those of `PersistenceManager`: every write is atomic, durable as
+    declared, visible to all later reads, and refused from a claim that was superseded.
     """
 
     @abc.abstractmethod
@@ -26,8 +26,8 @@ class StreamCheckpointStore(abc.ABC):
     ) -> Claim:
         """Become the owner of a run; the claim's ``checkpoint`` is what to resume from.
 
-        **Guarantees.** Raising the epoch and reading the checkpoint are one step: nothing of an older
-        claim can be accepted afterwards.
+        **Guarantees.** Raising the epoch and reading the checkpoint are one step: nothing of an
+        older claim can be accepted afterwards.
 
         Args:
             run_id: The run; it need not exist.

@@ -23,8 +23,8 @@ class Claim:
     works through any backend object on the same store. It is not released: a newer claim supersedes
     it, and its writes then raise `FencedError`.
 
-    Two claims are equal if scope, epoch and claim_id are. A claim is bound to the event loop in which
-    it was taken, and cannot be copied or pickled: another process takes it up with
+    Two claims are equal if scope, epoch and claim_id are. A claim is bound to the event loop in
+    which it was taken, and cannot be copied or pickled: another process takes it up with
     ``claim_task(task_id, claim_id=...)``.
 
     **Clauses**: F2, F6, F10, F11.
@@ -87,7 +87,8 @@ class Claim:
         return Fence(self._epoch, self._claim_id, self._seq, secrets.token_hex(8))
 
     def turns(self) -> Turns:
-        """The queue of this claim's mutations, for implementers: hold a `Ticket` of it while one is sent.
+        """The queue of this claim's mutations, for implementers: hold a `Ticket` of it while one is
+        sent.
 
         Raises:
             NotSupportedError: The running loop is not the one in which the claim was first used.
@@ -141,7 +142,8 @@ def check_scope(scope: Scope, argument: str, claim: object) -> Scope:
         raise InvalidDataError(f"claim must be a Claim or None, not {type(claim).__name__}")
     if claim.scope != scope:
         raise InvalidDataError(
-            f"the claim is of {claim.scope.kind} {claim.scope.id!r}, not of {scope.kind} {scope.id!r}"
+            f"the claim is of {claim.scope.kind} {claim.scope.id!r}, "
+            f"not of {scope.kind} {scope.id!r}"
         )
     return scope
 

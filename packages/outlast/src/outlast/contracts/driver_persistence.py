@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -361,24 +361,26 @@ class DriverPersistence(PersistenceManager):
         return [Entry(message.id, self._records.encode(message)) for message in messages]
 
 
-def _check_messages(messages: Iterable[MessageT], kind: type[MessageT]) -> list[MessageT]:
+def _check_messages(messages: Any, kind: type[MessageT]) -> list[MessageT]:
     if isinstance(messages, str | bytes | Mapping | Record) or not isinstance(messages, Iterable):
         raise InvalidDataError(
             f"messages must be a list of {kind.__name__}, not {type(messages).__name__}"
         )
+    given: Iterable[Any] = messages
     checked = [
-        check_record(message, kind, f"messages[{place}]") for place, message in enumerate(messages)
+        check_record(message, kind, f"messages[{place}]") for place, message in enumerate(given)
     ]
     check_unique([message.id for message in checked], "messages")
     return checked
 
 
-def _check_updates(updates: object) -> dict[str, object]:
+def _check_updates(updates: Any) -> dict[str, object]:
     if not isinstance(updates, Mapping):
         raise InvalidDataError(f"updates must be a mapping, not {type(updates).__name__}")
     fields = FIELDS[TaskState]
     changes: dict[str, object] = {}
-    for name, value in updates.items():
+    given: Mapping[Any, Any] = updates
+    for name, value in given.items():
         if name in ("id", "updated_at"):
             raise InvalidDataError(f"{name} cannot be updated; the adapter keeps it")
         if name not in fields:
@@ -405,7 +407,7 @@ def _check_owner(value: Value, claim: Claim | None) -> None:
 
 
 def _matches(state: TaskState, where: Where) -> bool:
-    """Whether the state as returned still matches (L3): index and state are one step, but be sure."""
+    """Whether the state as returned matches (L3): driver and index may be somebody else's."""
     return (
         (where.status is None or str(state.status) == where.status)
         and (where.parent is None or state.parent_id == where.parent)

@@ -13,17 +13,19 @@ _PAGE = 200
 class PersistenceManager(abc.ABC):
     """Keeps tasks: two registers (state, input) and two logs (api messages, user messages) each.
 
-    **Guarantees.** Every write is atomic and, when it returns, durable as `Capabilities` declares; every
-    read that starts afterwards, in any process, sees it. A write that passes ``claim=`` is refused once
-    a newer claim of the task was completed (`FencedError`), and repeating it after an unknown outcome
-    has one effect. Writes of one task through one claim or one backend object happen in the order called.
+    **Guarantees.** Every write is atomic and, when it returns, durable as `Capabilities` declares;
+    every read that starts afterwards, in any process, sees it. A write that passes ``claim=`` is
+    refused once a newer claim of the task was completed (`FencedError`), and repeating it after an
+    unknown outcome has one effect. Writes of one task through one claim or one backend object
+    happen in the order called.
 
-    **Not guaranteed.** A write without a claim is for a single process: it is accepted only while the task
-    has never been claimed, and a late copy of it may overwrite a newer one.
+    **Not guaranteed.** A write without a claim is for a single process: it is accepted only while
+    the task has never been claimed, and a late copy of it may overwrite a newer one.
 
-    All methods may raise `UnavailableError` (certainly not done), `OutcomeUnknownError` (writes: may be
-    done or not), `ClosedError`, and `InvalidIdError` or `InvalidDataError` before anything is sent.
-    Writes may raise `FencedError`, reads `CorruptDataError`, `UnsupportedVersionError`, `DecryptionError`.
+    All methods may raise `UnavailableError` (certainly not done), `OutcomeUnknownError` (writes:
+    may be done or not), `ClosedError`, and `InvalidIdError` or `InvalidDataError` before anything
+    is sent. Writes may raise `FencedError`, reads `CorruptDataError`, `UnsupportedVersionError`,
+    `DecryptionError`.
     """
 
     @abc.abstractmethod
@@ -41,15 +43,17 @@ class PersistenceManager(abc.ABC):
     ) -> Claim:
         """Become the owner of a task: of its state, its input and both its logs at once.
 
-        **Guarantees.** When it returns, no older claim can change any of them any more. Data stays as it is.
+        **Guarantees.** When it returns, no older claim can change any of them any more. Data stays
+        as it is.
         **Not guaranteed.** Nobody is told: the former owner learns of it at its next write.
 
         Args:
             task_id: The task; it need not exist.
-            claim_id: 32 hexadecimal digits. The one that the store holds takes that claim up again, and
-                makes a repetition after an unknown outcome harmless; fresh random bits by default.
-            at_least: Ask for exactly this epoch, given out by an outside lease, queue or workflow; the
-                issuer answers for its growth.
+            claim_id: 32 hexadecimal digits. The one that the store holds takes that claim up again,
+                and makes a repetition after an unknown outcome harmless; fresh random bits by
+                default.
+            at_least: Ask for exactly this epoch, given out by an outside lease, queue or workflow;
+                the issuer answers for its growth.
 
         Raises:
             FencedError: ``at_least`` is not above the stored epoch.
@@ -61,7 +65,8 @@ class PersistenceManager(abc.ABC):
     async def check_claim(self, claim: Claim) -> None:
         """Ask the store whether ``claim`` is still the newest of its scope; one read.
 
-        A tool asks it before an effect that cannot be undone. The answer can be outdated when it arrives.
+        A tool asks it before an effect that cannot be undone. The answer can be outdated when it
+        arrives.
 
         Raises:
             FencedError: It is not, with the reason.
@@ -128,13 +133,14 @@ class PersistenceManager(abc.ABC):
     ) -> list[TaskState]:
         """Return the states that match all given filters, in the backend's own fixed order.
 
-        **Guarantees.** Complete whatever the server's page size; a task that is there throughout appears
-        exactly once.
+        **Guarantees.** Complete whatever the server's page size; a task that is there throughout
+        appears exactly once.
 
         Args:
             status: Only tasks of this status.
             parent_id: Only tasks started by this one.
-            updated_before: Only tasks last written before this aware instant, by their writers' clocks.
+            updated_before: Only tasks last written before this aware instant, by their writers'
+                clocks.
             after: Go on behind this id (the last one of the page before), which may be gone.
             limit: At most so many.
 
@@ -198,8 +204,8 @@ class PersistenceManager(abc.ABC):
     ) -> None:
         """Append a batch: all of it, in order and together, or nothing.
 
-        **Guarantees.** A message that is in the log already, equal in all but ``ts``, is left out: repeating
-        an append is harmless. The cost does not grow with the length of the log.
+        **Guarantees.** A message that is in the log already, equal in all but ``ts``, is left out:
+        repeating an append is harmless. The cost does not grow with the length of the log.
 
         Raises:
             ConflictError: A message of one of the ids is there and differs; nothing was appended.
@@ -273,11 +279,13 @@ class PersistenceManager(abc.ABC):
     async def delete_task(
         self, task_id: str, *, claim: Claim | None = None, force: bool = False
     ) -> None:
-        """Remove everything of a task: the checkpoints of its runs, then state, input and messages at once.
+        """Remove everything of a task: the checkpoints of its runs, then state, input and messages
+        at once.
 
-        **Guarantees.** The runs' owners are fenced before their checkpoints are removed, except where a
-        newer claim of the task took a run over. Interrupted, a repetition finishes it. No stale write
-        brings the task back. What is left, a record of the fence, goes at a sweep past the retention time.
+        **Guarantees.** The runs' owners are fenced before their checkpoints are removed, except
+        where a newer claim of the task took a run over. Interrupted, a repetition finishes it. No
+        stale write brings the task back. What is left, a record of the fence, goes at a sweep past
+        the retention time.
 
         Args:
             task_id: The task; deleting what is not there is fine.

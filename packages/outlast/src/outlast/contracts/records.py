@@ -1,4 +1,4 @@
-"""Records through a driver: encoded, sized, claimed, checked and listed; shared by both contracts."""
+"""Records through a driver: encoded, sized, claimed, checked, listed; for both contracts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -72,7 +72,7 @@ class Records:
         return self.codec.decode(data, kind)
 
     def live(self, value: Value) -> bytes | None:
-        """The bytes of a checkpoint register, unless they are older than ``checkpoint_ttl`` (C6)."""
+        """The bytes of a checkpoint register, unless older than ``checkpoint_ttl`` (C6)."""
         if self._ttl is not None and value.age > self._ttl:
             return None
         return value.data

@@ -25,7 +25,8 @@ async def remove_runs(
         records: The way to the driver.
         operation: For errors.
         thread_id: The task's id.
-        task_epoch: Leave runs alone that a newer claim of the task took over; ``None``: none is newer.
+        task_epoch: Leave runs alone that a newer claim of the task took over; ``None``: none is
+            newer.
 
     Returns:
         How many checkpoints there were.

@@ -20,10 +20,11 @@ class Turns:
 
 
 class Ticket:
-    """A place in several queues at once, taken when it is made; entering waits for the places before it.
+    """A place in several queues at once, taken when it is made; entering waits for the places
+    before it.
 
-    Places in all queues are taken in one step, so two mutations never wait for each other. Whoever gives
-    up while waiting leaves the place in order: those behind still wait for those before.
+    Places in all queues are taken in one step, so two mutations never wait for each other. Whoever
+    gives up while waiting leaves the place in order: those behind still wait for those before.
     """
 
     __slots__ = ("_before", "done")
