@@ -126,3 +126,16 @@ def test_every_public_name_is_in_the_reference() -> None:
 def test_the_readme_is_short() -> None:
     """What does not fit belongs into docs/."""
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def test_the_commands_of_the_readme_are_what_ci_runs() -> None:
+    """The test command of the README is the one that `.ci/run` calls, and both sessions exist."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    set_up = "python3 -m venv .venv && . .venv/bin/activate && python -m pip install "
+    commands = re.findall(rf"^{re.escape(set_up)}(.+)$", readme, re.MULTILINE)
+    assert commands == [
+        "'./packages/outlast[demo]' && outlast demo",
+        "nox && python -m nox -s tests",
+    ]
+    script = (ROOT / ".ci/run").read_text(encoding="utf-8")
+    assert script.index("nox -s lint types") < script.index("python -m nox -s tests")
