@@ -112,6 +112,11 @@ class MemoryDriver(Driver):
         name = url.partition("://")[2].rstrip("/")
         return cls(name or None, namespace=namespace)
 
+    @property
+    def store(self) -> MemoryStore:
+        """What is shared; for tools and tests."""
+        return self._store
+
     async def setup(self, *, create: bool) -> None:
         self._is_closed = False
 

@@ -187,6 +187,11 @@ class DriverBackend(Backend):
         return self._namespace
 
     @property
+    def driver(self) -> Driver:
+        """The driver below; for tools and tests. What is written through it is not checked."""
+        return self._driver
+
+    @property
     def persistence(self) -> PersistenceManager:
         return self._persistence
 
