@@ -7,7 +7,7 @@ up to its own; golden files in the tests freeze each of them.
 
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -69,7 +69,7 @@ class Codec:
         if not data.startswith(header):
             self._explain(data, kind)
         payload = memoryview(data)[len(header) :]
-        decoder = self._decoders[kind]
+        decoder = cast("msgspec.json.Decoder[RecordT]", self._decoders[kind])
         try:
             return decoder.decode(payload)
         except RecursionError:

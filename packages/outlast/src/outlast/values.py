@@ -4,7 +4,7 @@
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownMemberType=false
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -353,15 +353,47 @@ def check_record(value: object, kind: type[RecordT], path: str = "") -> RecordT:
     return msgspec.structs.replace(value, **changes) if changes else value
 
 
-def check_unique(ids: Sequence[str], argument: str) -> None:
-    """Refuse a batch in which an id occurs twice (A8)."""
-    if len(set(ids)) == len(ids):
-        return
+def check_messages(messages: Any, kind: type[RecordT]) -> list[RecordT]:
+    """Return a batch of messages as it will be stored.
+
+    Raises:
+        InvalidDataError: Not an iterable of ``kind``, a value that cannot be stored, or an id that
+            occurs twice (A8).
+    """
+    if isinstance(messages, str | bytes | Mapping | Record) or not isinstance(messages, Iterable):
+        raise InvalidDataError(
+            f"messages must be a list of {kind.__name__}, not {_type_name(messages)}"
+        )
+    checked = [
+        check_record(message, kind, f"messages[{place}]") for place, message in enumerate(messages)
+    ]
     seen: set[str] = set()
-    for name in ids:
+    for message in checked:
+        name: str = getattr(message, "id")  # noqa: B009 - both kinds of message have one
         if name in seen:
-            raise InvalidDataError(f"{argument} contains the id {name!r} twice")
+            raise InvalidDataError(f"messages contains the id {name!r} twice")
         seen.add(name)
+    return checked
+
+
+def check_updates(updates: Any) -> dict[str, object]:
+    """Return the new values of a `TaskState`'s fields, by name (S2).
+
+    Raises:
+        InvalidDataError: An unknown field, one that the adapter keeps, or a value that does not fit.
+    """
+    if not isinstance(updates, Mapping):
+        raise InvalidDataError(f"updates must be a mapping, not {_type_name(updates)}")
+    fields = FIELDS[TaskState]
+    changes: dict[str, object] = {}
+    for name, value in updates.items():
+        if name in ("id", "updated_at"):
+            raise InvalidDataError(f"{name} cannot be updated; the adapter keeps it")
+        if name not in fields:
+            known = ", ".join(field for field in fields if field not in ("id", "updated_at"))
+            raise InvalidDataError(f"TaskState has no field {name!r:.80}; fields: {known}")
+        changes[name] = fields[name](value, f"updates[{name!r}]")
+    return changes
 
 
 __all__ = [
@@ -373,7 +405,8 @@ __all__ = [
     "check_id",
     "check_instant",
     "check_json",
+    "check_messages",
     "check_record",
     "check_text",
-    "check_unique",
+    "check_updates",
 ]

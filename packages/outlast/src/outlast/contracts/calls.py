@@ -298,13 +298,13 @@ class Calls:
             )
         if self._state == "closed":
             raise ClosedError("the backend is closed")
-        if self._loop is not asyncio.get_running_loop():
-            raise NotSupportedError(
-                "the backend was opened in another event loop; open one backend for each loop"
-            )
         if self.is_forked:
             raise NotSupportedError(
                 "the backend was opened before this process was forked; open one in the child"
+            )
+        if self._loop is not asyncio.get_running_loop():
+            raise NotSupportedError(
+                "the backend was opened in another event loop; open one backend for each loop"
             )
 
     def _describe(self, error: OutlastError, operation: str, key: object) -> None:

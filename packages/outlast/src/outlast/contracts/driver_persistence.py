@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -36,7 +36,13 @@ from outlast.errors import (
     TaskNotFoundError,
 )
 from outlast.models import ApiMessage, Record, TaskInput, TaskState, TaskStatus, UserMessage
-from outlast.values import FIELDS, check_id, check_record, check_unique
+from outlast.values import (
+    FIELDS,
+    check_id,
+    check_messages,
+    check_record,
+    check_updates,
+)
 
 _PAGE = 200
 
@@ -114,7 +120,7 @@ class DriverPersistence(PersistenceManager):
     ) -> TaskState:
         with self._calls.describing("update_task_state", task_id):
             scope = check_scope(Scope("task", task_id), "task_id", claim)
-            changes = _check_updates(updates)
+            changes = check_updates(updates)
 
         async def merge(send: Sender) -> TaskState:
             attempt = 0
@@ -286,7 +292,7 @@ class DriverPersistence(PersistenceManager):
         operation = f"save_{log.plural}"
         with self._calls.describing(operation, task_id):
             scope = check_scope(Scope("task", task_id), "task_id", claim)
-            entries = self._encode_messages(_check_messages(messages, log.kind))
+            entries = self._encode_messages(check_messages(messages, log.kind))
         await self._replace(operation, scope, log.name, entries, claim)
 
     async def _empty(self, log: _Log[MessageT], task_id: str, claim: Claim | None) -> None:
@@ -321,7 +327,7 @@ class DriverPersistence(PersistenceManager):
     ) -> None:
         with self._calls.describing(operation, task_id):
             scope = check_scope(Scope("task", task_id), "task_id", claim)
-            checked = _check_messages(messages, log.kind)
+            checked = check_messages(messages, log.kind)
             entries = self._encode_messages(checked)
 
         async def append(send: Sender) -> None:
@@ -359,35 +365,6 @@ class DriverPersistence(PersistenceManager):
 
     def _encode_messages(self, messages: list[MessageT]) -> list[Entry]:
         return [Entry(message.id, self._records.encode(message)) for message in messages]
-
-
-def _check_messages(messages: Any, kind: type[MessageT]) -> list[MessageT]:
-    if isinstance(messages, str | bytes | Mapping | Record) or not isinstance(messages, Iterable):
-        raise InvalidDataError(
-            f"messages must be a list of {kind.__name__}, not {type(messages).__name__}"
-        )
-    given: Iterable[Any] = messages
-    checked = [
-        check_record(message, kind, f"messages[{place}]") for place, message in enumerate(given)
-    ]
-    check_unique([message.id for message in checked], "messages")
-    return checked
-
-
-def _check_updates(updates: Any) -> dict[str, object]:
-    if not isinstance(updates, Mapping):
-        raise InvalidDataError(f"updates must be a mapping, not {type(updates).__name__}")
-    fields = FIELDS[TaskState]
-    changes: dict[str, object] = {}
-    given: Mapping[Any, Any] = updates
-    for name, value in given.items():
-        if name in ("id", "updated_at"):
-            raise InvalidDataError(f"{name} cannot be updated; the adapter keeps it")
-        if name not in fields:
-            known = ", ".join(field for field in fields if field not in ("id", "updated_at"))
-            raise InvalidDataError(f"TaskState has no field {name!r:.80}; fields: {known}")
-        changes[name] = fields[name](value, f"updates[{name!r}]")
-    return changes
 
 
 def _check_count(value: object, argument: str) -> int | None:

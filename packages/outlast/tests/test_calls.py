@@ -1,0 +1,431 @@
+"""How calls reach a driver: order, deadlines, retries, outcomes, cancellation, closing."""
+
+import asyncio
+import gc
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from outlast import ApiMessage, DriverBackend, TaskState
+from outlast.backends.memory import MemoryDriver
+from outlast.contracts import Claim
+from outlast.driver import Entry, Fence, Index, Scope, Value
+from outlast.errors import (
+    ClosedError,
+    FencedError,
+    NotSupportedError,
+    OutcomeUnknownError,
+    OutlastError,
+    StaleWriteError,
+    UnavailableError,
+)
+
+TIMEOUT = 0.3
+
+
+class FaultyDriver(MemoryDriver):
+    """The memory driver with faults before or after its step, used up in order.
+
+    ``lose``: apply, then lose the reply; ``drop``: lose the request; ``refuse``: certainly not applied;
+    ``hold``: apply once `release` is set; ``break``: an error of the driver's own.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(namespace="default")
+        self.faults: list[str] = []
+        self.calls: list[tuple[str, Fence | None]] = []
+        self.release = asyncio.Event()
+        self.holding = asyncio.Event()
+
+    async def _step(
+        self, name: str, fence: Fence | None, apply: Callable[[], Coroutine[Any, Any, Any]]
+    ) -> Any:
+        self.calls.append((name, fence))
+        fault = self.faults.pop(0) if self.faults else ""
+        if fault == "refuse":
+            raise UnavailableError("refused")
+        if fault == "drop":
+            raise OutcomeUnknownError("no reply")
+        if fault == "break":
+            raise RuntimeError("password=hunter2")
+        if fault == "hold":
+            self.holding.set()
+            await self.release.wait()
+        answer = await apply()
+        if fault == "lose":
+            raise OutcomeUnknownError("no reply")
+        return answer
+
+    async def write(
+        self,
+        scope: Scope,
+        register: str,
+        data: bytes | None,
+        *,
+        fence: Fence | None,
+        index: Index | None = None,
+        if_version: int | None = None,
+    ) -> int:
+        step = super().write
+        answer: int = await self._step(
+            "write",
+            fence,
+            lambda: step(scope, register, data, fence=fence, index=index, if_version=if_version),
+        )
+        return answer
+
+    async def append(
+        self, scope: Scope, log: str, entries: Any, *, fence: Fence | None, present: Any = ()
+    ) -> list[Entry]:
+        step = super().append
+        answer: list[Entry] = await self._step(
+            "append", fence, lambda: step(scope, log, entries, fence=fence, present=present)
+        )
+        return answer
+
+    async def claim(
+        self, scope: Scope, claim_id: str, *, at_least: int | None = None, parent: str | None = None
+    ) -> Value:
+        step = super().claim
+        answer: Value = await self._step(
+            "claim", None, lambda: step(scope, claim_id, at_least=at_least, parent=parent)
+        )
+        return answer
+
+    async def read(self, scope: Scope, register: str) -> Value:
+        step = super().read
+        answer: Value = await self._step("read", None, lambda: step(scope, register))
+        return answer
+
+
+@pytest_asyncio.fixture
+async def driver() -> FaultyDriver:
+    return FaultyDriver()
+
+
+@pytest_asyncio.fixture
+async def backend(driver: FaultyDriver) -> AsyncIterator[DriverBackend]:
+    async with DriverBackend(driver, timeout=TIMEOUT) as opened:
+        yield opened
+        driver.release.set()
+
+
+def message(name: str, text: str = "") -> ApiMessage:
+    return ApiMessage(name, "user", text)
+
+
+async def ids(backend: DriverBackend) -> list[str]:
+    return [stored.id for stored in await backend.persistence.load_api_messages("t")]
+
+
+@pytest.mark.parametrize("fault", ["lose", "drop", "refuse"])
+@pytest.mark.parametrize("times", [1, 4])
+async def test_a_claimed_write_is_repeated_with_the_same_fence_and_has_one_effect(
+    driver: FaultyDriver, backend: DriverBackend, fault: str, times: int
+) -> None:
+    claim = await backend.persistence.claim_task("t")
+    driver.calls.clear()
+    driver.faults = [fault] * times
+    await backend.persistence.append_api_message("t", message("a"), claim=claim)
+    assert await ids(backend) == ["a"]
+    fences = {fence for name, fence in driver.calls if name == "append"}
+    assert len(fences) == 1
+    assert len(driver.calls) == times + 1
+
+
+async def test_a_write_that_nothing_answers_is_unknown_and_can_be_repeated(
+    driver: FaultyDriver, backend: DriverBackend
+) -> None:
+    claim = await backend.persistence.claim_task("t")
+    driver.faults = ["lose"] * 5
+    with pytest.raises(OutcomeUnknownError) as caught:
+        await backend.persistence.append_api_message("t", message("a"), claim=claim)
+    assert caught.value.applied is None
+    driver.faults.clear()
+    await backend.persistence.append_api_message("t", message("a"), claim=claim)
+    assert await ids(backend) == ["a"]
+
+
+async def test_what_follows_an_unanswered_attempt_is_never_certain(
+    driver: FaultyDriver, backend: DriverBackend
+) -> None:
+    """A refusal after a lost reply does not claim that nothing was applied."""
+    claim = await backend.persistence.claim_task("t")
+    driver.faults = ["lose", *["refuse"] * 4]
+    with pytest.raises(OutcomeUnknownError):
+        await backend.persistence.save_task_state("t", TaskState("t"), claim=claim)
+    other = Scope("task", "t")
+    driver.faults = ["drop", "hold"]
+    write = asyncio.ensure_future(
+        backend.persistence.save_task_state("t", TaskState("t"), claim=claim)
+    )
+    await driver.holding.wait()
+    await MemoryDriver.claim(driver, other, "b" * 32)
+    driver.release.set()
+    with pytest.raises(FencedError) as caught:
+        await write
+    assert (caught.value.reason, caught.value.applied) == ("superseded", None)
+
+
+async def test_an_unclaimed_save_is_not_repeated_after_an_unanswered_attempt(
+    driver: FaultyDriver, backend: DriverBackend
+) -> None:
+    driver.faults = ["drop"]
+    with pytest.raises(OutcomeUnknownError):
+        await backend.persistence.save_task_state("t", TaskState("t"))
+    assert [name for name, _ in driver.calls] == ["write"]
+    driver.faults = ["refuse"]
+    await backend.persistence.save_task_state("t", TaskState("t"))
+    assert await backend.persistence.load_task_state("t")
+
+
+async def test_an_unclaimed_append_is_repeated_and_has_one_effect(
+    driver: FaultyDriver, backend: DriverBackend
+) -> None:
+    driver.faults = ["lose"]
+    await backend.persistence.append_api_messages("t", [message("a"), message("b")])
+    assert await ids(backend) == ["a", "b"]
+
+
+@pytest.mark.parametrize("fault", ["lose", "drop", "refuse"])
+async def test_a_claim_is_repeated_and_taken_once(
+    driver: FaultyDriver, backend: DriverBackend, fault: str
+) -> None:
+    driver.faults = [fault]
+    assert (await backend.persistence.claim_task("t")).epoch == 1
+
+
+async def test_a_foreign_error_is_wrapped_and_its_text_not_shown(
+    driver: FaultyDriver, backend: DriverBackend
+) -> None:
+    driver.faults = ["break"]
+    with pytest.raises(OutcomeUnknownError) as caught:
+        await backend.persistence.save_task_state("t", TaskState("t"))
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    assert "hunter2" not in str(caught.value)
+    driver.faults = ["break"]
+    with pytest.raises(UnavailableError):
+        await backend.persistence.load_task_state("t")
+
+
+async def test_every_call_ends_within_its_timeout(
+    driver: FaultyDriver, backend: DriverBackend
+) -> None:
+    claim = await backend.persistence.claim_task("t")
+    driver.faults = ["hold"] * 2
+    with pytest.raises(OutcomeUnknownError, match=r"no answer within 0\.3 s"):
+        await backend.persistence.save_task_state("t", TaskState("t"), claim=claim)
+    with pytest.raises(UnavailableError, match=r"no answer within 0\.3 s") as caught:
+        await backend.persistence.load_task_state("t")
+    assert caught.value.applied is False
+
+
+async def test_mutations_of_a_scope_are_sent_one_at_a_time_in_the_order_called(
+    driver: FaultyDriver, backend: DriverBackend
+) -> None:
+    driver.faults = ["hold"]
+    writes = [
+        asyncio.ensure_future(backend.persistence.append_api_message("t", message(str(number))))
+        for number in range(20)
+    ]
+    await driver.holding.wait()
+    assert len(driver.calls) == 1
+    driver.release.set()
+    await asyncio.gather(*writes)
+    assert await ids(backend) == [str(number) for number in range(20)]
+
+
+async def test_one_claim_is_one_queue_through_every_backend_object(driver: FaultyDriver) -> None:
+    async with DriverBackend(driver) as one, DriverBackend(driver) as other:
+        claim = await one.persistence.claim_task("t")
+        driver.faults = ["hold"]
+        driver.calls.clear()
+        first = asyncio.ensure_future(
+            one.persistence.append_api_message("t", message("1"), claim=claim)
+        )
+        await driver.holding.wait()
+        second = asyncio.ensure_future(
+            other.persistence.append_api_message("t", message("2"), claim=claim)
+        )
+        await asyncio.sleep(0)
+        assert len(driver.calls) == 1
+        driver.release.set()
+        await asyncio.gather(first, second)
+        assert await ids(one) == ["1", "2"]
+
+
+async def test_other_scopes_do_not_wait(driver: FaultyDriver, backend: DriverBackend) -> None:
+    driver.faults = ["hold"]
+    held = asyncio.ensure_future(backend.persistence.append_api_message("t", message("a")))
+    await driver.holding.wait()
+    await backend.persistence.append_api_message("other", message("a"))
+    driver.release.set()
+    await held
+
+
+async def test_a_cancelled_write_that_was_sent_is_seen_to_its_end_before_the_next(
+    driver: FaultyDriver, backend: DriverBackend
+) -> None:
+    driver.faults = ["hold"]
+    write = asyncio.ensure_future(
+        backend.persistence.save_task_state("t", TaskState("t", retry_count=1))
+    )
+    await driver.holding.wait()
+    write.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await write
+    following = asyncio.ensure_future(
+        backend.persistence.save_task_state("t", TaskState("t", retry_count=2))
+    )
+    await asyncio.sleep(0)
+    driver.release.set()
+    await following
+    state = await backend.persistence.load_task_state("t")
+    assert state is not None
+    assert state.retry_count == 2
+
+
+async def test_a_cancelled_write_that_still_waits_is_never_sent_and_keeps_the_order(
+    driver: FaultyDriver, backend: DriverBackend
+) -> None:
+    driver.faults = ["hold"]
+    writes = [
+        asyncio.ensure_future(backend.persistence.append_api_message("t", message(name)))
+        for name in "abc"
+    ]
+    await driver.holding.wait()
+    writes[1].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writes[1]
+    assert len(driver.calls) == 1
+    driver.release.set()
+    await asyncio.gather(writes[0], writes[2])
+    assert await ids(backend) == ["a", "c"]
+
+
+async def test_a_mutation_that_could_not_be_sent_in_time_is_certainly_not_applied(
+    driver: FaultyDriver, backend: DriverBackend
+) -> None:
+    driver.faults = ["hold"]
+    first = asyncio.ensure_future(backend.persistence.append_api_message("t", message("a")))
+    await driver.holding.wait()
+    second = asyncio.ensure_future(backend.persistence.append_api_message("t", message("b")))
+    with pytest.raises(OutcomeUnknownError):
+        await first
+    with suppress(UnavailableError):
+        await second
+    assert "a" not in await ids(backend)
+
+
+@pytest.mark.parametrize("step", range(6))
+async def test_a_write_cancelled_at_any_await_is_all_or_nothing_and_the_next_works(
+    backend: DriverBackend, step: int
+) -> None:
+    claim = await backend.persistence.claim_task("t")
+    write = asyncio.ensure_future(
+        backend.persistence.append_api_messages("t", [message("a"), message("b")], claim=claim)
+    )
+    for _ in range(step):
+        await asyncio.sleep(0)
+    write.cancel()
+    with suppress(asyncio.CancelledError):
+        await write
+    await backend.persistence.append_api_message("t", message("c"), claim=claim)
+    assert await ids(backend) in (["a", "b", "c"], ["c"])
+
+
+async def test_of_two_holders_of_a_claim_one_is_told(backend: DriverBackend) -> None:
+    one = await backend.persistence.claim_task("t")
+    other = await backend.persistence.claim_task("t", claim_id=one.claim_id)
+    assert one == other
+    await backend.persistence.append_api_message("t", message("a"), claim=one)
+    with pytest.raises(StaleWriteError):
+        await backend.persistence.append_api_message("t", message("b"), claim=other)
+
+
+async def test_a_lost_fence_is_logged_at_error_level(
+    backend: DriverBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    claim = await backend.persistence.claim_task("t")
+    forged = Claim(claim.scope, claim.epoch + 5, claim.claim_id)
+    with pytest.raises(FencedError, match="lost"):
+        await backend.persistence.append_api_message("t", message("a"), claim=forged)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+async def test_closing_waits_for_what_was_sent_and_lets_nothing_more_through(
+    driver: FaultyDriver,
+) -> None:
+    backend = DriverBackend(driver)
+    with pytest.raises(ClosedError, match="not open yet"):
+        await backend.ping()
+    await backend.open()
+    await backend.open()
+    driver.faults = ["hold"]
+    write = asyncio.ensure_future(backend.persistence.append_api_message("t", message("a")))
+    await driver.holding.wait()
+    write.cancel()
+    closing = asyncio.ensure_future(backend.aclose())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    for call in (backend.ping, lambda: backend.persistence.load_task_state("t")):
+        with pytest.raises(ClosedError):
+            await call()
+    driver.release.set()
+    await closing
+    await backend.aclose()
+    assert [entry.id for entry in await driver.load(Scope("task", "t"), "api")] == ["a"]
+    with pytest.raises(ClosedError):
+        await backend.open()
+
+
+async def test_nothing_is_left_behind(driver: FaultyDriver, backend: DriverBackend) -> None:
+    before = asyncio.all_tasks()
+    claim = await backend.persistence.claim_task("t")
+    for number in range(5):
+        await backend.persistence.append_api_message("t", message(str(number)), claim=claim)
+    driver.faults = ["refuse"] * 5
+    with pytest.raises(OutlastError):
+        await backend.persistence.append_api_message("t", message("x"), claim=claim)
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before
+    assert not backend._calls._turns
+    gc.collect()
+
+
+async def test_another_loop_gets_a_clear_error(backend: DriverBackend) -> None:
+    claim = await backend.persistence.claim_task("t")
+    await backend.persistence.append_api_message("t", message("a"), claim=claim)
+
+    async def elsewhere() -> None:
+        with pytest.raises(NotSupportedError, match="another event loop"):
+            await backend.persistence.load_task_state("t")
+        async with DriverBackend(MemoryDriver()) as other:
+            with pytest.raises(NotSupportedError, match="claim belongs to another event loop"):
+                await other.persistence.append_api_message("t", message("b"), claim=claim)
+
+    await asyncio.to_thread(asyncio.run, elsewhere())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
+def test_a_forked_child_gets_a_clear_error() -> None:
+    async def parent() -> None:
+        async with DriverBackend(MemoryDriver()) as backend:
+            load = backend.persistence.load_task_state("t")
+            child = os.fork()
+            if child == 0:
+                status = 1
+                try:
+                    load.send(None)
+                except NotSupportedError as error:
+                    status = 0 if "forked" in str(error) else 2
+                finally:
+                    os._exit(status)
+            load.close()
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    asyncio.run(parent())

@@ -1,0 +1,91 @@
+"""What errors say, and what URLs never show."""
+
+import copy
+import pickle
+
+import pytest
+
+from outlast import errors
+from outlast.errors import ConfigurationError, FencedError, OutcomeUnknownError, OutlastError
+from outlast.url import parse_url, redact, scheme_of
+
+
+def test_every_error_is_an_outlast_error_with_its_outcome() -> None:
+    kinds = [getattr(errors, name) for name in errors.__all__ if name.endswith("Error")]
+    assert all(issubclass(kind, OutlastError) for kind in kinds)
+    unknown = {
+        kind
+        for kind in kinds
+        if kind.__init__ is OutlastError.__init__ and kind("x").applied is None
+    }
+    assert unknown == {OutcomeUnknownError}
+
+
+def test_bad_input_is_a_value_error_too() -> None:
+    assert issubclass(errors.InvalidDataError, ValueError)
+    assert issubclass(errors.InvalidIdError, ValueError)
+
+
+def test_a_stale_write_is_a_fence() -> None:
+    error = errors.StaleWriteError(stored_epoch=3)
+    assert isinstance(error, FencedError)
+    assert (error.reason, error.stored_epoch, error.applied) == ("stale", 3, False)
+
+
+@pytest.mark.parametrize("reason", ["superseded", "lost", "no_record", "claimed", "stale"])
+def test_a_fence_says_why_and_what_to_do(reason: errors.FenceReason) -> None:
+    text = str(FencedError(reason, 4, backend="memory", operation="put", key="r"))
+    assert text.startswith(f"put('r') on memory: {reason}: ")
+    assert "stored epoch 4" in text
+    assert "claim" in text
+
+
+def test_an_error_keeps_its_attributes_through_pickle_and_copy() -> None:
+    error = FencedError("superseded", 9, operation="put", applied=None)
+    for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(other) is FencedError
+        assert (other.reason, other.stored_epoch, other.applied) == ("superseded", 9, None)
+        assert str(other) == str(error)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://user:secret@host:1/0", "redis://user:***@host:1/0"),
+        ("redis://:secret@host", "redis://:***@host"),
+        ("pg://u:se/cr@et@host/db", "pg://u:***@host/db"),
+        ("pg://u:a@b@host/db?sslmode=on", "pg://u:***@host/db?sslmode=on"),
+        ("s3://b?aws_secret_access_key=abc&region=x", "s3://b?aws_secret_access_key=***&region=x"),
+        ("mongodb://u:p%40ss@h1,h2/db?authSource=x", "mongodb://u:***@h1,h2/db?authSource=***"),
+        ("sqlite:///a.db", "sqlite:///a.db"),
+        ("redis://host?password=p", "redis://host?password=***"),
+    ],
+)
+def test_no_secret_of_a_url_is_shown(url: str, shown: str) -> None:
+    assert redact(url) == shown
+
+
+def test_a_url_is_taken_apart_and_decoded() -> None:
+    parts = parse_url("x+y://u:p%2Fw@h:5/a%20b?o=1", options=("o",))
+    assert parts[1:] == ("x+y", "u", "p/w", "h", 5, "/a b", {"o": "1"})
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("x://h?nope=1", "unknown option 'nope'.*known: a, b"),
+        ("x://h?a=1&a=2", "'a' is given twice"),
+        ("x://h:port", "not a store URL"),
+        ("x://h?a", "not a store URL"),
+        ("x://h/#f", "fragment"),
+    ],
+)
+def test_what_does_not_belong_in_a_url_is_refused(url: str, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        parse_url(url, options=("b", "a"))
+
+
+@pytest.mark.parametrize("url", ["", "nothing", "/path/x", 5, None, "1x://y"])
+def test_what_has_no_scheme_is_no_url(url: object) -> None:
+    with pytest.raises(ConfigurationError):
+        scheme_of(url)
