@@ -30,7 +30,7 @@ TIMEOUT = 0.3
 class FaultyDriver(MemoryDriver):
     """The memory driver with faults before or after its step, used up in order.
 
-    ``lose``: apply, then lose the reply; ``drop``: lose the request; ``refuse``: certainly not applied;
+    ``lose``: apply, then lose the reply; ``drop``: lose the request; ``refuse``: do not apply;
     ``hold``: apply once `release` is set; ``break``: an error of the driver's own.
     """
 
@@ -426,6 +426,6 @@ def test_a_forked_child_gets_a_clear_error() -> None:
                 finally:
                     os._exit(status)
             load.close()
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0  # noqa: ASYNC222
 
     asyncio.run(parent())

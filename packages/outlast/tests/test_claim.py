@@ -23,7 +23,7 @@ def test_a_claim_equals_by_scope_epoch_and_claim_id() -> None:
 def test_a_claim_is_neither_copied_nor_pickled() -> None:
     claim = Claim(Scope("task", "t"), 1, new_claim_id())
     for spoil in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(TypeError, match="[Cc]laim"):
+        with pytest.raises(TypeError, match=r"[Cc]laim"):
             spoil(claim)
 
 

@@ -1,4 +1,4 @@
-"""The two rules that every driver decides by: which mutation is accepted, and what a claim leaves."""
+"""The rules that every driver decides by: what is accepted, and what a claim leaves."""
 
 import pytest
 

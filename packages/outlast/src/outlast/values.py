@@ -380,7 +380,8 @@ def check_updates(updates: Any) -> dict[str, object]:
     """Return the new values of a `TaskState`'s fields, by name (S2).
 
     Raises:
-        InvalidDataError: An unknown field, one that the adapter keeps, or a value that does not fit.
+        InvalidDataError: An unknown field, one that the adapter keeps, or a value that does not
+            fit.
     """
     if not isinstance(updates, Mapping):
         raise InvalidDataError(f"updates must be a mapping, not {_type_name(updates)}")

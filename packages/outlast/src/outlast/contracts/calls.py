@@ -163,7 +163,7 @@ class Calls:
     async def read(
         self,
         operation: str,
-        key: str,
+        key: str | None,
         call: Callable[[], Awaitable[ResultT]],
         *,
         setup: bool = False,

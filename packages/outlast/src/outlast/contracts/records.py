@@ -120,7 +120,7 @@ class Records:
         while True:
             page = await self.calls.read(
                 operation,
-                "",
+                None,
                 partial(self.driver.scan, kind, where=where, after=after, limit=_PAGE),
             )
             for item in page.items:
