@@ -1,0 +1,194 @@
+"""OpenAI Chat Completions, and the many servers that speak this protocol."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from outlast.model_api import ModelEvent, ModelRequest, StreamEnd, TextDelta, ToolCallDelta
+from outlast.providers._fields import field
+from outlast.providers._openai_errors import error_in_stream, to_model_error
+from outlast.providers._openai_messages import (
+    CONTINUE_INSTRUCTION,
+    build_request,
+    check_params,
+    to_chat_messages,
+)
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+_DRAIN_TIME = 1.0
+"""Seconds; how long the rest of a finished answer is waited for, so that the connection stays
+usable.
+"""
+
+_CUT_SHORT = frozenset({"content_filter", "length"})
+"""Reasons after which a tool call without arguments may be one whose arguments never came."""
+
+
+class OpenAIChatCompletions:
+    """A model behind a Chat Completions API; implements `outlast.model_api.Model`.
+
+    **Continuing a cut turn.** The API cannot go on with an unfinished assistant message: it
+    begins a new one. So what was said already is sent as an assistant message, followed by a user
+    message that asks for the rest (`CONTINUE_INSTRUCTION`). Neither is ever stored. Tool calls
+    are never sent as part of such a prefix.
+
+    **Errors.** Dropped connections, timeouts, undecodable streams, HTTP 408, 409, 429 and 5xx,
+    and errors inside a stream are `RetryableModelError`, with the server's ``retry-after``; other
+    answers, and errors inside a stream that blame the request, are `PermanentModelError`. The
+    SDK's own retries are off for these calls: the runtime repeats them, from where they stopped.
+
+    Args:
+        client: Used as it is, and never closed.
+        model: The model's name, as the API knows it.
+        params: Parameters for every request, such as ``temperature=0``; a request's own go before.
+
+    Raises:
+        InvalidDataError: A parameter that the adapter sets itself.
+    """
+
+    def __init__(self, client: "AsyncOpenAI", model: str, **params: Any) -> None:
+        check_params(params)
+        self._client = client
+        self._model = model
+        self._params = params
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._model
+
+    async def stream(self, request: ModelRequest, *, prefix: str = "") -> AsyncIterator[ModelEvent]:
+        """Call the model once; see `outlast.model_api.Model.stream`."""
+        body = build_request(self._model, request, prefix, self._params)
+        decoder = ChatCompletionsDecoder()
+        client: Any = self._client.with_options(max_retries=0)
+        chunks: Any = None
+        try:
+            chunks = await client.chat.completions.create(**body)
+            async for chunk in chunks:
+                for event in decoder.feed(chunk):
+                    yield event
+                if decoder.is_finished:
+                    break
+            if decoder.is_finished:
+                await _drain(chunks)
+        except Exception as error:
+            known = to_model_error(error, secret=self._client.api_key)
+            if known is None:
+                raise
+            raise known from error
+        finally:
+            if chunks is not None:
+                with contextlib.suppress(Exception):
+                    await chunks.close()
+        for event in decoder.finish():
+            yield event
+
+
+class ChatCompletionsDecoder:
+    """Turns the chunks of one Chat Completions stream into neutral events.
+
+    Chunks are the SDK's objects or plain dicts. Only the first choice counts. A refusal is text
+    that ends with the reason ``refusal``.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[int, int] = {}
+        self._ids: list[str] = []
+        self._names: list[str] = []
+        self._has_arguments: list[bool] = []
+        self._has_refused = False
+        self._finish_reason: str | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the provider's mark of the end has come; without it the stream was cut."""
+        return self._finish_reason is not None
+
+    def feed(self, chunk: Any) -> list[ModelEvent]:
+        """Take in one chunk.
+
+        Raises:
+            RetryableModelError: The chunk is an error of the server.
+            PermanentModelError: The chunk is an error that blames the request.
+        """
+        error = field(chunk, "error")
+        if error is not None:
+            raise error_in_stream(error)
+        events: list[ModelEvent] = []
+        for choice in field(chunk, "choices") or ():
+            if field(choice, "index"):
+                continue
+            delta = field(choice, "delta")
+            if delta is not None:
+                self._feed_delta(delta, events)
+            reason = field(choice, "finish_reason")
+            if reason:
+                self._finish_reason = str(reason)
+        return events
+
+    def _feed_delta(self, delta: Any, events: list[ModelEvent]) -> None:
+        content, refusal = field(delta, "content"), field(delta, "refusal")
+        if isinstance(content, str) and content:
+            events.append(TextDelta(content))
+        if isinstance(refusal, str) and refusal:
+            self._has_refused = True
+            events.append(TextDelta(refusal))
+        for place, call in enumerate(field(delta, "tool_calls") or ()):
+            events.append(self._feed_call(call, place))
+
+    def _feed_call(self, delta: Any, place: int) -> ToolCallDelta:
+        key = field(delta, "index")
+        if not isinstance(key, int):
+            key = place
+        function = field(delta, "function")
+        call_id, name = field(delta, "id") or "", field(function, "name") or ""
+        index = self._calls.get(key)
+        # Some servers send every call with index 0: another id means another call.
+        if index is None or (call_id and name and call_id != self._ids[index]):
+            index = self._calls[key] = len(self._ids)
+            self._ids.append(call_id or f"call_{index}")
+            self._names.append(name)
+            self._has_arguments.append(False)
+        self._names[index] = self._names[index] or name
+        arguments = field(function, "arguments") or ""
+        if arguments.strip():
+            self._has_arguments[index] = True
+        return ToolCallDelta(index, self._ids[index], self._names[index], arguments)
+
+    def finish(self) -> list[ModelEvent]:
+        """What follows the last chunk: ``{}`` for calls that were closed without arguments, the
+        end.
+
+        Nothing, if the stream was cut. A call whose arguments the provider's limits may have cut
+        off gets no ``{}`` either.
+        """
+        reason = self._finish_reason
+        if reason is None:
+            return []
+        events: list[ModelEvent] = []
+        if reason not in _CUT_SHORT:
+            for index, has_arguments in enumerate(self._has_arguments):
+                if not has_arguments:
+                    events.append(ToolCallDelta(index, self._ids[index], self._names[index], "{}"))
+        events.append(StreamEnd("refusal" if self._has_refused and reason == "stop" else reason))
+        return events
+
+
+async def _drain(chunks: AsyncIterator[Any]) -> None:
+    """Read a finished answer to its end, as far as it comes soon."""
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(_DRAIN_TIME):
+            async for _ in chunks:
+                pass
+
+
+__all__ = [
+    "CONTINUE_INSTRUCTION",
+    "ChatCompletionsDecoder",
+    "OpenAIChatCompletions",
+    "to_chat_messages",
+]
