@@ -1,0 +1,137 @@
+"""One SQLite connection, seen from the event loop: every call is one visit to its thread.
+
+aiosqlite gives a connection a thread with a queue. Visiting it once for each statement makes one
+transaction cost five inserts, and leaves it open between the visits; so a whole transaction is one
+function on that queue (H-Q2, H-Q3).
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar, cast
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from outlast.errors import UnavailableError
+from outlast_sql._calls import Call, Seat, Transaction, Work
+from outlast_sql._errors import translate
+
+ResultT = TypeVar("ResultT")
+
+_SETTLE: Final = 1.0
+"""Seconds that a cancelled call waits for its transaction to end; a healthy disk needs a few ms."""
+
+
+class _Queue(Protocol):
+    def put_nowait(self, item: tuple[asyncio.Future[Any], Callable[[], Any]], /) -> None: ...
+
+
+class Lane:
+    """A connection that is checked out of the pool for as long as the driver is open."""
+
+    def __init__(self, lease: AsyncConnection, connection: object) -> None:
+        """Use `check_out`."""
+        self._lease = lease
+        # aiosqlite has no public way to run a function; SQLAlchemy's dialect uses the same two.
+        self._queue = cast("_Queue", getattr(connection, "_tx"))  # noqa: B009
+        self._db = cast("sqlite3.Connection", getattr(connection, "_conn"))  # noqa: B009
+        self._seat = Seat(self._db, self._guard)
+        self._before: Mapping[str, object] = {}
+        self._file: tuple[int, int] | None = None
+        self.path: str | None = None
+        """The database file; ``None`` in memory."""
+        self.pending = 0
+        """Calls on the queue, the running one included."""
+
+    @classmethod
+    async def check_out(
+        cls, lease: AsyncConnection, settings: Mapping[str, object], patience: float
+    ) -> "Lane":
+        """Take the connection of ``lease`` and give it ``settings``, by name of the PRAGMA."""
+        raw = await lease.get_raw_connection()
+        lane = cls(lease, raw.driver_connection)
+        lane.path, lane._before = await lane.read(partial(_configure, settings=settings), patience)
+        return lane
+
+    async def give_back(self, patience: float) -> None:
+        """Return the connection to the pool, with the settings that it had."""
+        try:
+            await self.read(partial(_restore, settings=self._before), patience)
+        finally:
+            await self._lease.close()
+
+    async def read(self, work: Work[ResultT], patience: float) -> ResultT:
+        """Run a function outside of a transaction, for at most ``patience`` seconds if busy."""
+        return await self._run(Call(self._seat, work, patience))
+
+    async def mutate(self, work: Work[ResultT], patience: float) -> ResultT:
+        """Run a function as one transaction that excludes every other writer."""
+        call = Transaction(self._seat, work, patience)
+        self._seat.waiting.append(call)
+        return await self._run(call)
+
+    async def _run(self, call: Call[ResultT]) -> ResultT:
+        done: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
+        done.add_done_callback(self._finished)
+        self.pending += 1
+        self._queue.put_nowait((done, call))
+        try:
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            if call.stop():
+                await asyncio.wait([done], timeout=_SETTLE)
+            raise
+        except sqlite3.Error as error:
+            raise translate(error, self.path, committing=call.committing) from error
+
+    def _finished(self, done: asyncio.Future[Any]) -> None:
+        self.pending -= 1
+        done.exception()  # Retrieved here, since the caller may have been cancelled.
+
+    def watch_file(self) -> None:
+        """From now on refuse to work if another file, or none, has taken this one's place."""
+        self._file = None if self.path is None else _identity(self.path)
+
+    def _guard(self) -> None:
+        if self._db.in_transaction:
+            # Possible only where an engine of the caller's shares one connection between all.
+            raise UnavailableError(
+                "the engine's connection is inside a transaction of another user; give an engine "
+                "whose pool has a connection for the backend alone"
+            )
+        # SQLite would go on with the file that was unlinked, and lose it all with the process.
+        if self._file is not None and self.path and _identity(self.path) != self._file:
+            raise UnavailableError(
+                f"the database file {self.path!r} was removed or replaced while it was open; close "
+                "the backend and open it again"
+            )
+
+
+def _configure(
+    db: sqlite3.Connection, settings: Mapping[str, object]
+) -> tuple[str | None, Mapping[str, object]]:
+    before: dict[str, object] = {"isolation_level": db.isolation_level}
+    db.isolation_level = None
+    for name, value in settings.items():
+        (before[name],) = db.execute(f"PRAGMA {name}").fetchone()
+        db.execute(f"PRAGMA {name} = {value}")
+    main = next(row for row in db.execute("PRAGMA database_list").fetchall() if row[1] == "main")
+    return main[2] or None, before
+
+
+def _restore(db: sqlite3.Connection, settings: Mapping[str, object]) -> None:
+    for name, value in settings.items():
+        if name == "isolation_level":
+            db.isolation_level = cast("Any", value)
+        else:
+            db.execute(f"PRAGMA {name} = {value}")
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

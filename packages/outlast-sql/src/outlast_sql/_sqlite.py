@@ -1,0 +1,277 @@
+"""SQLite: one writing connection, a few reading ones, write-ahead log, every commit synced."""
+
+import importlib.util
+import os
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+from sqlalchemy.dialects.sqlite import dialect as sqlite_dialect
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from outlast.driver import Capabilities, SweepPage
+from outlast.errors import (
+    ClosedError,
+    ConfigurationError,
+    UnsupportedVersionError,
+)
+from outlast.url import parse_url, redact
+from outlast_sql._driver import SqlDriver, Step
+from outlast_sql._errors import not_set_up, translate
+from outlast_sql._lane import Lane
+from outlast_sql._schema import SCHEMA_VERSION, create_statements, metadata
+
+ResultT = TypeVar("ResultT")
+
+_READERS: Final = 2
+_MAX_MESSAGE_BYTES: Final = 256 * 1024 * 1024
+"""SQLite's own limit of a row is 1,000,000,000 bytes, unless it was built for less."""
+
+_WRITER_SETTINGS: Final[Mapping[str, object]] = {
+    "busy_timeout": 0,  # The lane waits by itself.
+    "synchronous": 2,  # FULL: with NORMAL, the last commits would go with the power.
+    "secure_delete": 1,  # Deleted conversations do not stay readable in free pages (C3).
+}
+_READER_SETTINGS: Final[Mapping[str, object]] = {"busy_timeout": 0, "query_only": 1}
+
+_ON_DISK: Final = Capabilities(
+    data_survives=frozenset({"process", "server"}),
+    fences_survive=frozenset({"process", "server"}),
+    reach="host",
+    max_message_bytes=_MAX_MESSAGE_BYTES,
+    stopped_writer_blocks=True,
+)
+_IN_MEMORY: Final = Capabilities(
+    data_survives=frozenset(),
+    fences_survive=frozenset(),
+    reach="process",
+    max_message_bytes=_MAX_MESSAGE_BYTES,
+)
+
+_inherited: Final[list[Lane]] = []
+"""Connections that came here by a fork. Closing one could disturb the parent's: they stay open."""
+
+
+class SqliteDriver(SqlDriver):
+    """A database file of this host, or a database in memory that ends when the driver is closed.
+
+    Args:
+        path: The database file, absolute; ``None``: in memory, or where ``engine`` leads.
+        engine: As in `SqlDriver`; lends one connection from `setup` to `aclose`.
+    """
+
+    name = "sqlite"
+
+    def __init__(
+        self,
+        *,
+        namespace: str,
+        timeout: float = 10.0,
+        path: str | None = None,
+        engine: AsyncEngine | None = None,
+    ) -> None:
+        super().__init__(namespace=namespace, timeout=timeout, engine=engine)
+        self._path = path
+        self.capabilities = _IN_MEMORY if path is None else _ON_DISK
+        self._lanes: list[Lane] = []
+        self._pid = 0
+
+    @classmethod
+    def for_url(cls, url: str, dbapi: str, *, namespace: str, timeout: float) -> "SqliteDriver":
+        if dbapi not in ("", "aiosqlite"):
+            raise ConfigurationError(
+                f"{redact(url)!r}: SQLite is reached through aiosqlite, not {dbapi!r}"
+            )
+        if importlib.util.find_spec("aiosqlite") is None:
+            raise ConfigurationError(
+                'SQLite needs the package aiosqlite; install it with: pip install "outlast[sqlite]"'
+            )
+        return cls(namespace=namespace, timeout=timeout, path=_path_of(url))
+
+    @classmethod
+    def for_engine(cls, engine: AsyncEngine, *, namespace: str, timeout: float) -> "SqliteDriver":
+        if engine.dialect.driver != "aiosqlite":
+            raise ConfigurationError(
+                f"the engine uses {engine.dialect.driver!r}; SQLite is reached through aiosqlite"
+            )
+        database = engine.url.database or ""
+        in_memory = not database or ":memory:" in database or "mode" in engine.url.query
+        path = None if in_memory else database
+        return cls(namespace=namespace, timeout=timeout, engine=engine, path=path)
+
+    async def setup(self, *, create: bool) -> None:
+        try:
+            if not self._lanes:
+                await self._connect(create=create)
+            await self._prepare(create=create)
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def _connect(self, *, create: bool) -> None:
+        self._pid = os.getpid()
+        engine = self._engine or _create_engine(self._path, create=create)
+        self._engine = engine
+        await self._check_out(engine, _WRITER_SETTINGS, create=create)
+        self._path = self._lanes[0].path
+        self.capabilities = _IN_MEMORY if self._path is None else _ON_DISK
+        if self._path is not None and self._owns_engine:
+            for _ in range(_READERS):
+                await self._check_out(engine, _READER_SETTINGS, create=create)
+
+    async def _check_out(
+        self, engine: AsyncEngine, settings: Mapping[str, object], *, create: bool
+    ) -> None:
+        lease = engine.connect()
+        try:
+            await lease
+            self._lanes.append(await Lane.check_out(lease, settings, self._patience))
+        except SQLAlchemyError as error:
+            if not create and _is_missing(self._path):
+                raise not_set_up(self._path, "there is no such file") from error
+            raise translate(error, self._path) from error
+        except BaseException:
+            await lease.close()
+            raise
+
+    async def _prepare(self, *, create: bool) -> None:
+        writer = self._lanes[0]
+        version = await writer.read(_version, self._patience)
+        if create and version is None:
+            if self._path is not None:
+                await writer.read(_switch_to_wal, self._patience)
+            version = await writer.mutate(_create, self._patience)
+        if version is None:
+            raise not_set_up(self._path, "its tables are missing")
+        if version > SCHEMA_VERSION:
+            raise UnsupportedVersionError(
+                f"the database {self._path!r} has tables of version {version}; this version of "
+                f"outlast-sql knows those up to {SCHEMA_VERSION}: upgrade it"
+            )
+        for lane in self._lanes:
+            lane.watch_file()
+
+    async def ping(self) -> None:
+        await self._read(_version)
+
+    async def aclose(self) -> None:
+        lanes, self._lanes = self._lanes, []
+        engine = self._engine
+        if self._owns_engine:
+            self._engine = None
+        if self._pid != os.getpid():
+            _inherited.extend(lanes)
+            return
+        for lane in lanes:
+            await lane.give_back(self._patience)
+        if self._owns_engine and engine is not None:
+            await engine.dispose()
+
+    async def sweep(
+        self, *, older_than: float, limit: int, dry_run: bool, after: str | None
+    ) -> SweepPage:
+        page = await super().sweep(older_than=older_than, limit=limit, dry_run=dry_run, after=after)
+        if page.tombstones and page.next is None and not dry_run:
+            await self._forget_log()
+        return page
+
+    async def _forget_log(self) -> None:
+        """Empty the write-ahead log, which still shows what was deleted."""
+        # Without waiting: a reader at work keeps it, and the next sweep gets it.
+        await self._lane(0).read(_checkpoint, 0)
+
+    def _lane(self, number: int) -> Lane:
+        if not self._lanes:
+            raise ClosedError("the driver is not set up, or closed")
+        return self._lanes[number]
+
+    async def _read(self, step: Step[ResultT]) -> ResultT:
+        readers = self._lanes[1:] or [self._lane(0)]
+        return await min(readers, key=lambda lane: lane.pending).read(step, self._patience)
+
+    async def _mutate(self, step: Step[ResultT]) -> ResultT:
+        return await self._lane(0).mutate(step, self._patience)
+
+
+def _path_of(url: str) -> str | None:
+    parts = parse_url(url)
+    if parts.host or parts.port or parts.username is not None:
+        raise ConfigurationError(
+            f"{redact(url)!r} names a host; write sqlite:///file.db for a relative path, "
+            "sqlite:////folder/file.db for an absolute one"
+        )
+    if parts.path and not parts.path.startswith("/"):
+        raise ConfigurationError(f"{redact(url)!r} has no slashes; write sqlite:///{parts.path}")
+    name = parts.path[1:]
+    if name in ("", ":memory:"):
+        return None
+    if "\0" in name:
+        raise ConfigurationError(f"{redact(url)!r} has a NUL in its path")
+    return str(Path(name).absolute())
+
+
+def _is_missing(path: str | None) -> bool:
+    return path is not None and not Path(path).exists()
+
+
+def _create_engine(path: str | None, *, create: bool) -> AsyncEngine:
+    arguments: dict[str, Any] = {"timeout": 0, "isolation_level": None}
+    if path is None:
+        return create_async_engine(URL.create("sqlite+aiosqlite"), connect_args=arguments)
+    url = URL.create(
+        "sqlite+aiosqlite",
+        database=f"file:{quote(os.fsencode(path))}",
+        # Verifying must not leave an empty file behind.
+        query={"mode": "rwc" if create else "rw", "uri": "true"},
+    )
+    return create_async_engine(
+        url,
+        connect_args=arguments,
+        pool_size=1 + _READERS,
+        max_overflow=0,
+        pool_reset_on_return=None,
+    )
+
+
+def _version(db: sqlite3.Connection) -> int | None:
+    """The version of the tables; ``None`` if there are none."""
+    found = {
+        name
+        for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    }
+    if "outlast_schema" not in found:
+        return None
+    missing = metadata.tables.keys() - found
+    if missing:
+        raise ConfigurationError(
+            f"the database has lost its table {min(missing)!r}; restore a backup"
+        )
+    version: int | None = db.execute("SELECT MAX(version) FROM outlast_schema").fetchone()[0]
+    return version
+
+
+def _switch_to_wal(db: sqlite3.Connection) -> None:
+    (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise ConfigurationError(
+            f"SQLite cannot keep a write-ahead log here (its journal mode stays {mode!r}); put the "
+            "database on a local disk"
+        )
+
+
+def _create(db: sqlite3.Connection) -> int:
+    version = _version(db)
+    if version is None:
+        for statement in create_statements(sqlite_dialect()):
+            db.execute(statement)
+        db.execute("INSERT INTO outlast_schema (version) VALUES (?)", (SCHEMA_VERSION,))
+        version = SCHEMA_VERSION
+    return version
+
+
+def _checkpoint(db: sqlite3.Connection) -> None:
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
