@@ -35,7 +35,7 @@ napoleon_use_ivar = True
 nitpicky = True
 # Other projects' pages are not looked up, so that the build needs no network.
 nitpick_ignore_regex = [
-    (r"py:.*", r"(abc|asyncio|collections|datetime|msgspec|pathlib|types|typing)\..*"),
+    (r"py:.*", r"(abc|asyncio|collections|datetime|msgspec|pathlib|random|types|typing)\..*"),
     (r"py:.*", r"(Any|Awaitable|AsyncIterator|Callable|ClassVar|Literal|Mapping|Sequence|Self)"),
     (r"py:.*", r"(bool|bytes|dict|float|frozenset|int|list|object|set|str|tuple)"),
     (r"py:.*", r"(datetime|timedelta)"),
@@ -50,11 +50,11 @@ html_show_sourcelink = False
 def resolve_by_name(
     app: Sphinx, env: BuildEnvironment, node: Any, content: nodes.Element
 ) -> nodes.Element | None:
-    """Let a docstring name what another module defines, if only one does."""
+    """Let a docstring name what another module defines or exports, if only one has that name."""
     if node.get("refdomain") != "py":
         return None
     objects = env.domains.python_domain.objects
-    name = node["reftarget"].removeprefix("outlast.")
+    name = node["reftarget"].rpartition(".")[2]
     found = [
         full for full, entry in objects.items() if full.endswith(f".{name}") and not entry.aliased
     ]
