@@ -7,6 +7,7 @@ function on that queue (H-Q2, H-Q3).
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ ResultT = TypeVar("ResultT")
 
 _SETTLE: Final = 1.0
 """Seconds that a cancelled call waits for its transaction to end; a healthy disk needs a few ms."""
+_INTERRUPT_AGAIN: Final = 0.01
 
 
 class _Queue(Protocol):
@@ -80,8 +82,10 @@ class Lane:
         try:
             return await asyncio.shield(done)
         except asyncio.CancelledError:
-            if call.stop():
-                await asyncio.wait([done], timeout=_SETTLE)
+            latest = time.monotonic() + _SETTLE
+            # Again and again: between two statements there is nothing to interrupt.
+            while call.stop() and time.monotonic() < latest:
+                await asyncio.wait([done], timeout=_INTERRUPT_AGAIN)
             raise
         except sqlite3.Error as error:
             raise translate(error, self.path, committing=call.committing) from error

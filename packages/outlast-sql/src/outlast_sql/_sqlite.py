@@ -1,9 +1,10 @@
 """SQLite: one writing connection, a few reading ones, write-ahead log, every commit synced."""
 
+import asyncio
 import importlib.util
 import os
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -79,6 +80,7 @@ class SqliteDriver(SqlDriver):
         self.capabilities = _IN_MEMORY if path is None else _ON_DISK
         self._lanes: list[Lane] = []
         self._pid = 0
+        self._ending: set[asyncio.Task[None]] = set()
 
     @classmethod
     def for_url(cls, url: str, dbapi: str, *, namespace: str, timeout: float) -> "SqliteDriver":
@@ -129,13 +131,14 @@ class SqliteDriver(SqlDriver):
         lease = engine.connect()
         try:
             await lease
-            self._lanes.append(await Lane.check_out(lease, settings, self._patience))
         except SQLAlchemyError as error:
             if not create and _is_missing(self._path):
                 raise not_set_up(self._path, "there is no such file") from error
             raise translate(error, self._path) from error
+        try:
+            self._lanes.append(await Lane.check_out(lease, settings, self._patience))
         except BaseException:
-            await lease.close()
+            await self._to_the_end(lease.close())
             raise
 
     async def _prepare(self, *, create: bool) -> None:
@@ -160,16 +163,29 @@ class SqliteDriver(SqlDriver):
 
     async def aclose(self) -> None:
         lanes, self._lanes = self._lanes, []
-        engine = self._engine
-        if self._owns_engine:
-            self._engine = None
         if self._pid != os.getpid():
             _inherited.extend(lanes)
             return
+        engine = self._engine if self._owns_engine else None
+        if self._owns_engine:
+            self._engine = None
+        if lanes or engine is not None:
+            await self._to_the_end(self._release(lanes, engine))
+        elif self._ending:
+            await asyncio.wait(self._ending)
+
+    async def _release(self, lanes: Sequence[Lane], engine: AsyncEngine | None) -> None:
         for lane in lanes:
             await lane.give_back(self._patience)
-        if self._owns_engine and engine is not None:
+        if engine is not None:
             await engine.dispose()
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, None]) -> None:
+        """Await ``work``; a caller that is cancelled leaves it running."""
+        task = asyncio.create_task(work)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        await asyncio.shield(task)
 
     async def sweep(
         self, *, older_than: float, limit: int, dry_run: bool, after: str | None

@@ -1,0 +1,110 @@
+"""What the tests of this distribution share."""
+
+import asyncio
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Coroutine, Generator
+from pathlib import Path
+from typing import Any, Self
+
+from outlast.driver import Fence
+
+Open = Callable[..., Any]
+"""The fixture ``open_driver``: ``await open_driver(namespace=, timeout=, create=)``."""
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Wait for a condition of another thread or process."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.002)
+
+
+class Owner:
+    """A claim as the layer above keeps it: it counts."""
+
+    def __init__(self, epoch: int, claim_id: str) -> None:
+        self.epoch = epoch
+        self.claim_id = claim_id
+        self.seq = 0
+
+    def fence(self) -> Fence:
+        self.seq += 1
+        return Fence(self.epoch, self.claim_id, self.seq, secrets.token_hex(8))
+
+
+def claim_id(number: int) -> str:
+    return f"{number:032x}"
+
+
+class Raw:
+    """Another user of the database file, by sqlite3 alone."""
+
+    def __init__(self, path: Path) -> None:
+        self.db = sqlite3.connect(path, timeout=10.0, isolation_level=None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.db.close()
+
+    def lock(self) -> None:
+        """Take the write lock."""
+        self.db.execute("BEGIN IMMEDIATE")
+
+    def unlock(self) -> None:
+        self.db.execute("ROLLBACK")
+
+    def ids(self, scope_id: str = "t", log: int = 0) -> list[str]:
+        """The entries of a log, in order."""
+        rows = self.db.execute(
+            "SELECT entry_id FROM outlast_entry e JOIN outlast_scope s ON s.sid = e.sid"
+            " WHERE s.id = ? AND log = ? ORDER BY pos",
+            (scope_id.encode(), log),
+        )
+        return [entry_id.decode() for (entry_id,) in rows.fetchall()]
+
+
+class _CancellingAt:
+    """Awaits a coroutine, and cancels the task around it at its await number ``limit``."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, object], limit: int) -> None:
+        self._coroutine = coroutine
+        self._left = limit
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        step, argument = self._coroutine.send, None
+        while True:
+            try:
+                awaited = step(argument)
+            except StopIteration as stop:
+                return stop.value
+            self._left -= 1
+            if not self._left:
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+            try:
+                step, argument = self._coroutine.send, (yield awaited)
+            except BaseException as error:  # noqa: BLE001 - handed on to the coroutine
+                step, argument = self._coroutine.throw, error
+
+
+async def cancelled_at(limit: int, coroutine: Coroutine[Any, Any, object]) -> bool:
+    """Run a coroutine in a task that is cancelled at its await number ``limit``, from 1.
+
+    Returns whether it came so far.
+    """
+
+    async def counted() -> object:
+        return await _CancellingAt(coroutine, limit)
+
+    task = asyncio.create_task(counted())
+    await asyncio.wait([task])
+    if task.cancelled():
+        return True
+    task.result()
+    return False

@@ -1,0 +1,298 @@
+"""Calls that are cancelled, late or in each other's way: no late write, and the next call works."""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sql_support import Open, Owner, Raw, cancelled_at, claim_id
+
+from outlast.driver import Driver, Entry, Fence, Index, Scope, Where
+from outlast.errors import FencedError, UnavailableError
+from outlast_sql import SqlDriver
+
+pytestmark = [pytest.mark.sql, pytest.mark.sqlite]
+
+TASK = Scope("task", "t")
+
+
+def entry(number: int) -> Entry:
+    return Entry(str(number), b"x" * 100)
+
+
+CALLS: dict[str, Callable[[Driver, Fence], Coroutine[Any, Any, object]]] = {
+    "claim": lambda driver, fence: driver.claim(Scope("task", "u"), claim_id(7)),
+    "write": lambda driver, fence: driver.write(TASK, "state", b"n", fence=fence, index=Index()),
+    "append": lambda driver, fence: driver.append(TASK, "api", [entry(1), entry(2)], fence=fence),
+    "replace": lambda driver, fence: driver.replace(TASK, "api", [entry(3)], fence=fence),
+    "remove": lambda driver, fence: driver.remove(TASK, fence=fence),
+    "sweep": lambda driver, fence: driver.sweep(older_than=0, limit=9, dry_run=False, after=None),
+    "read": lambda driver, fence: driver.read(TASK, "state"),
+    "load": lambda driver, fence: driver.load(TASK, "api"),
+    "scan": lambda driver, fence: driver.scan("task", where=Where(), after=None, limit=9),
+    "ping": lambda driver, fence: driver.ping(),
+}
+
+
+def dump(raw: Raw) -> list[Any]:
+    """All rows, without times."""
+    return [
+        raw.db.execute(
+            "SELECT id, epoch, claim_id, seq, op FROM outlast_scope ORDER BY id"
+        ).fetchall(),
+        raw.db.execute("SELECT sid, register, version, data FROM outlast_register").fetchall(),
+        raw.db.execute("SELECT sid, log, pos, entry_id FROM outlast_entry ORDER BY pos").fetchall(),
+    ]
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_cancelled_at_any_await_it_is_done_or_never_will_be(
+    open_driver: Open, path: Path, name: str
+) -> None:
+    """X1, X2, C8, H-Q20: what is stored at the moment of the CancelledError is final."""
+    driver = await open_driver()
+    await driver.claim(Scope("task", "old"), claim_id(1))
+    value = await driver.claim(TASK, claim_id(1))
+    owner = Owner(value.fence.epoch, value.fence.claim_id)
+    await driver.append(TASK, "api", [entry(0)], fence=owner.fence())
+    with Raw(path) as raw:
+        limit = 1
+        while True:
+            fence = owner.fence()
+            came_so_far = await cancelled_at(limit, CALLS[name](driver, fence))
+            seen = dump(raw)
+            await driver.ping()
+            assert dump(raw) == seen
+            if not came_so_far:
+                break
+            # Another task's call gets its own answer.
+            assert (await driver.read(TASK, "state")).epoch == 1
+            limit += 1
+    assert limit > 1
+    assert await driver.append(TASK, "user", [entry(9)], fence=owner.fence()) == []
+
+
+async def test_cancelled_at_any_moment_a_batch_is_whole_or_absent(
+    open_driver: Open, path: Path
+) -> None:
+    """A4, X1: 300 batches, each cancelled after up to a millisecond, none of them late."""
+    driver = await open_driver()
+    rng = random.Random(11)
+    both: dict[bool, int] = {True: 0, False: 0}
+    with Raw(path) as raw:
+        for number in range(300):
+            batch = [Entry(f"{number}.{part}", b"x") for part in range(3)]
+            task = asyncio.create_task(driver.append(TASK, "api", batch, fence=None))
+            await asyncio.sleep(0)
+            until = time.perf_counter() + rng.uniform(0, 0.001)
+            while time.perf_counter() < until:
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            stored = [name for name in raw.ids() if name.startswith(f"{number}.")]
+            assert stored in ([], [entry.id for entry in batch])
+            if not task.cancelled():
+                assert stored
+            both[bool(stored)] += 1
+            marker = Entry(f"after {number}", b"")
+            assert await driver.append(TASK, "user", [marker], fence=None) == []
+            assert [name for name in raw.ids() if name.startswith(f"{number}.")] == stored
+    assert min(both.values()) > 10, f"the moments were ill chosen: {both}"
+
+
+@pytest.mark.parametrize("name", ["setup", "aclose"])
+async def test_cancelled_at_any_await_nothing_stays_open(path: Path, name: str) -> None:
+    """C7: opening or closing that is cancelled leaves no connection behind after aclose."""
+    limit = 1
+    while True:
+        driver = SqlDriver.from_url(f"sqlite:///{path}", namespace="test")
+        if name == "aclose":
+            await driver.setup(create=True)
+            came_so_far = await cancelled_at(limit, driver.aclose())
+        else:
+            came_so_far = await cancelled_at(limit, driver.setup(create=True))
+        await driver.aclose()
+        if not came_so_far:
+            break
+        limit += 1
+    assert limit > (10 if name == "setup" else 1)
+
+
+async def test_waiting_for_the_lock_it_lets_go_at_once(open_driver: Open, path: Path) -> None:
+    """H-Q20: the cancelled call returns without the lock, and writes nothing when it comes free."""
+    driver = await open_driver()
+    with Raw(path) as raw:
+        raw.lock()
+        task = asyncio.create_task(driver.append(TASK, "api", [entry(1)], fence=None))
+        await asyncio.sleep(0.05)
+        assert not task.done()
+        begin = time.monotonic()
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert time.monotonic() - begin < 0.5
+        raw.unlock()
+        assert await driver.append(TASK, "api", [entry(2)], fence=None) == []
+        assert raw.ids() == ["2"]
+
+
+async def test_behind_another_call_it_is_never_sent(open_driver: Open, path: Path) -> None:
+    """A call that is cancelled in the queue does not disturb the one that runs."""
+    driver = await open_driver()
+    with Raw(path) as raw:
+        raw.lock()
+        tasks = [
+            asyncio.create_task(driver.append(TASK, "api", [entry(number)], fence=None))
+            for number in range(5)
+        ]
+        await asyncio.sleep(0.02)
+        for number in (1, 3):
+            tasks[number].cancel()
+            await asyncio.wait([tasks[number]])
+        raw.unlock()
+        await asyncio.wait(tasks)
+        assert [task.cancelled() for task in tasks] == [False, True, False, True, False]
+        assert raw.ids() == ["0", "2", "4"]
+
+
+async def test_a_busy_database_is_unavailable_in_time(open_driver: Open, path: Path) -> None:
+    """H-Q3, E6: after less than the timeout, never earlier, and not applied; reads go on."""
+    driver = await open_driver(timeout=0.5)
+    await driver.append(TASK, "api", [entry(1)], fence=None)
+    with Raw(path) as raw:
+        raw.lock()
+        begin = time.monotonic()
+        with pytest.raises(UnavailableError, match="locked") as caught:
+            await driver.append(TASK, "api", [entry(2)], fence=None)
+        assert 0.3 < time.monotonic() - begin < 0.5
+        assert caught.value.applied is False
+        assert await driver.load(TASK, "api") == [entry(1)]
+        raw.unlock()
+    assert await driver.append(TASK, "api", [entry(2)], fence=None) == []
+
+
+async def test_a_long_statement_is_interrupted(open_driver: Open, path: Path) -> None:
+    """A cancelled call does not hold its connection until a big step is through."""
+    driver = await open_driver()
+    big = [Entry(str(number), bytes(1000)) for number in range(100_000)]
+    task = asyncio.create_task(driver.replace(TASK, "api", big, fence=None))
+    await asyncio.sleep(0.1)
+    assert not task.done()
+    begin = time.monotonic()
+    task.cancel()
+    await asyncio.wait([task])
+    assert time.monotonic() - begin < 0.5
+    assert await driver.append(TASK, "api", [entry(1)], fence=None) == []
+    assert await driver.load(TASK, "api") == [entry(1)]
+
+
+class Shared:
+    """Calls that wait for the same commit, since the database was busy when they came."""
+
+    def __init__(self, driver: SqlDriver, raw: Raw) -> None:
+        self.driver = driver
+        self.raw = raw
+        self.commits = 0
+        driver._lanes[0]._db.set_trace_callback(self._trace)
+        raw.lock()
+
+    def _trace(self, statement: str) -> None:
+        self.commits += statement == "COMMIT"
+
+    async def run(self, *calls: Awaitable[Any]) -> list[Any]:
+        tasks = [asyncio.ensure_future(call) for call in calls]
+        await asyncio.sleep(0.02)
+        self.raw.unlock()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_calls_that_wait_share_a_commit(open_driver: Open, path: Path) -> None:
+    """P1: in the order in which they were called."""
+    driver = await open_driver()
+    with Raw(path) as raw:
+        shared = Shared(driver, raw)
+        calls = [driver.append(TASK, "api", [entry(number)], fence=None) for number in range(40)]
+        assert await shared.run(*calls) == [[]] * 40
+        assert shared.commits <= 3
+        assert raw.ids() == [str(number) for number in range(40)]
+
+
+async def test_a_refused_sharer_is_undone_alone(open_driver: Open, path: Path) -> None:
+    """E2: the others are done; the refused one changed nothing."""
+    driver = await open_driver()
+    await driver.claim(Scope("task", "owned"), claim_id(1))
+    with Raw(path) as raw:
+        shared = Shared(driver, raw)
+        answers = await shared.run(
+            driver.append(TASK, "api", [entry(1)], fence=None),
+            driver.append(Scope("task", "owned"), "api", [entry(1)], fence=None),
+            driver.append(TASK, "api", [entry(2)], fence=None),
+        )
+        assert [type(answer) for answer in answers] == [list, FencedError, list]
+        assert shared.commits == 1
+        assert raw.ids() == ["1", "2"]
+        assert raw.ids("owned") == []
+
+
+async def test_a_sharer_that_rolls_everything_back_costs_the_others_nothing(
+    open_driver: Open, path: Path
+) -> None:
+    """SQLite ends the whole transaction when the disk is full: the others run again without it."""
+    driver = await open_driver()
+    with Raw(path) as raw:
+        (pages,) = raw.db.execute("PRAGMA page_count").fetchone()
+        driver._lanes[0]._db.execute(f"PRAGMA max_page_count = {pages + 20}")
+        shared = Shared(driver, raw)
+        answers = await shared.run(
+            driver.append(TASK, "api", [entry(1)], fence=None),
+            driver.append(TASK, "api", [entry(2)], fence=None),
+            driver.append(TASK, "api", [Entry("big", bytes(1_000_000))], fence=None),
+            driver.append(TASK, "api", [entry(3)], fence=None),
+        )
+        assert [type(answer) for answer in answers] == [list, list, UnavailableError, list]
+        assert "full" in str(answers[2])
+        assert answers[2].applied is False
+        assert raw.ids() == ["1", "2", "3"]
+        assert await driver.append(TASK, "api", [entry(4)], fence=None) == []
+
+
+async def test_a_cancelled_sharer_is_left_out(open_driver: Open, path: Path) -> None:
+    """The first of them, too, on whose turn the others wait."""
+    driver = await open_driver()
+    with Raw(path) as raw:
+        raw.lock()
+        tasks = [
+            asyncio.create_task(driver.append(TASK, "api", [entry(number)], fence=None))
+            for number in range(3)
+        ]
+        await asyncio.sleep(0.02)
+        tasks[0].cancel()
+        await asyncio.wait([tasks[0]])
+        raw.unlock()
+        assert await asyncio.gather(*tasks[1:]) == [[], []]
+        assert tasks[0].cancelled()
+        assert raw.ids() == ["1", "2"]
+
+
+async def test_a_load_never_sees_half_of_a_replacement(open_driver: Open) -> None:
+    """A7: from another connection, while lists of two kinds take turns."""
+    writer, reader = await open_driver(), await open_driver()
+    lists = [[Entry(f"{kind}{n}", kind.encode() * 500) for n in range(200)] for kind in "ab"]
+    await writer.replace(TASK, "api", lists[0], fence=None)
+
+    async def write() -> None:
+        for number in range(60):
+            await writer.replace(TASK, "api", lists[number % 2], fence=None)
+
+    writing = asyncio.create_task(write())
+    seen = set()
+    while not writing.done():
+        found = await reader.load(TASK, "api")
+        assert found in lists
+        seen.add(found[0].id)
+        assert (await reader.load(TASK, "api", last=3)) in [part[-3:] for part in lists]
+    await writing
+    assert seen == {"a0", "b0"}
