@@ -21,6 +21,7 @@ from outlast.errors import (
     OutcomeUnknownError,
     OutlastError,
     StaleWriteError,
+    TaskNotFoundError,
     UnavailableError,
 )
 
@@ -345,6 +346,22 @@ async def test_of_two_holders_of_a_claim_one_is_told(backend: DriverBackend) -> 
     await backend.persistence.append_api_message("t", message("a"), claim=one)
     with pytest.raises(StaleWriteError):
         await backend.persistence.append_api_message("t", message("b"), claim=other)
+
+
+async def test_an_update_of_what_is_not_there_says_first_who_owns_it(
+    backend: DriverBackend,
+) -> None:
+    update = backend.persistence.update_task_state
+    with pytest.raises(TaskNotFoundError):
+        await update("t", {"retry_count": 1})
+    old = await backend.persistence.claim_task("t")
+    with pytest.raises(FencedError, match="claimed"):
+        await update("t", {"retry_count": 1})
+    with pytest.raises(TaskNotFoundError):
+        await update("t", {"retry_count": 1}, claim=old)
+    await backend.persistence.claim_task("t")
+    with pytest.raises(FencedError, match="superseded"):
+        await update("t", {"retry_count": 1}, claim=old)
 
 
 async def test_a_lost_fence_is_logged_at_error_level(

@@ -378,9 +378,8 @@ def _check_count(value: object, argument: str) -> int | None:
 
 
 def _check_owner(value: Value, claim: Claim | None) -> None:
-    """Raise if a mutation through ``claim`` would be fenced anyway: that is said first (A8, S2)."""
-    if claim is not None:
-        admit(value.fence, claim.next_fence())
+    """Raise if a mutation through ``claim`` would be fenced anyway: that is said first (A8)."""
+    admit(value.fence, None if claim is None else claim.next_fence())
 
 
 def _matches(state: TaskState, where: Where) -> bool:
