@@ -1,0 +1,398 @@
+"""Heads and pieces as files: a directory per namespace, names of fixed length, fixed locks."""
+
+import os
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count
+from secrets import token_hex
+from typing import Final, NamedTuple
+
+from outlast.backends._fs import IN_FLIGHT_NS, Contents, FileSystem, explain
+from outlast.backends._threads import Pause, Ticket
+from outlast.driver import ScopeKind
+from outlast.errors import OutcomeUnknownError, UnavailableError
+from outlast.heads import (
+    HEAD_STAMP,
+    Candidate,
+    Floor,
+    Listing,
+    ObjectStore,
+    Ref,
+    Stored,
+    decode_floor,
+    encode_floor,
+)
+from outlast.retry import backoff
+
+BUCKETS: Final = tuple(f"{number:02x}" for number in range(32))
+"""Directories, lock files and floors are shared by the scopes of a bucket."""
+
+_FOLDERS: Final = ("task", "run", "piece", "floor", "lock")
+_TEMPORARY: Final = ".tmp"
+_NO_FILE: Final = -1
+_QUICK_TRIES: Final = 4
+_QUICK_WAIT: Final = 0.0002
+_LOCK_WAIT: Final = 0.001
+_LOCK_WAIT_CAP: Final = 0.02
+"""Seconds; a lock is held for some ten microseconds."""
+
+
+def folders() -> Iterator[str]:
+    """The directories of a namespace, parents first, relative to its own."""
+    for folder in _FOLDERS:
+        yield folder
+        if folder in ("task", "run", "piece"):
+            for bucket in BUCKETS:
+                yield f"{folder}/{bucket}"
+
+
+class _Token(NamedTuple):
+    """Stands for a head: its first bytes, and its device and inode where the file was read."""
+
+    stamp: bytes
+    file: tuple[int, int] | None = None
+
+
+class FileStore(ObjectStore):
+    """The store as one operation sees it; made anew for each, and used in one thread at a time.
+
+    A head is replaced by a temporary file that is complete and durable before it gets the head's
+    name. The lock of its bucket is held for the comparison and the renaming only, never while data
+    is written.
+
+    A reader may see a new name before it is durable. What it returns must not be lost in a crash
+    afterwards (F4, A5), so a head carries the modification time ``IN_FLIGHT_NS`` until its name is
+    known to be durable; who reads it with that time makes the directory durable himself first. The
+    same holds for the repetition of a mutation whose process died between renaming and answering.
+    """
+
+    def __init__(self, path: str, fs: FileSystem, ticket: Ticket) -> None:
+        """Make a view.
+
+        Args:
+            path: The directory of the namespace.
+            fs: The system calls.
+            ticket: Of the operation.
+        """
+        self._path = path
+        self._fs = fs
+        self._ticket = ticket
+        self._held = _NO_FILE
+        self._held_file: tuple[int, int] | None = None
+
+    def close(self) -> None:
+        """Close what is still open at the end of the operation."""
+        if self._held != _NO_FILE:
+            self._fs.close(self._held)
+            self._held = _NO_FILE
+            self._held_file = None
+
+    async def read(self, key: str) -> Stored | None:
+        path = self._head(key)
+        with self._explained(path):
+            self.close()
+            found = self._open_settled(path)
+            if found is None:
+                return None
+            # Kept open, so that no other file can get this inode while it stands for the head.
+            self._held, contents = found
+            self._held_file = contents.file
+        return Stored(contents.data, _Token(contents.data[:HEAD_STAMP], contents.file))
+
+    async def create(self, key: str, data: bytes) -> object | None:
+        is_done = await self._replace(self._head(key), data, None, bucket_of(key))
+        return _Token(data[:HEAD_STAMP]) if is_done else None
+
+    async def swap(self, key: str, data: bytes, token: object) -> object | None:
+        assert isinstance(token, _Token)
+        is_done = await self._replace(self._head(key), data, token, bucket_of(key))
+        return _Token(data[:HEAD_STAMP]) if is_done else None
+
+    async def delete(self, key: str, token: object) -> bool:
+        assert isinstance(token, _Token)
+        path = self._head(key)
+        with self._explained(path):
+            lock = await self._lock(bucket_of(key))
+            try:
+                if not self._is_current(path, token):
+                    return False
+                self._ticket.commit()
+                # Not made durable: a tombstone that comes back in a crash is what it was.
+                self._fs.unlink(path)
+                return True
+            finally:
+                self._fs.close_lock(lock)
+
+    async def put_pieces(self, key: str, pieces: Mapping[str, bytes]) -> None:
+        for name, data in pieces.items():
+            self._ticket.check()
+            path = self._piece(key, name)
+            with self._explained(path):
+                fd = self._fs.create(path)
+                try:
+                    self._fs.write(fd, data)
+                    self._fs.fsync(fd)
+                finally:
+                    self._fs.close(fd)
+        folder = os.path.join(self._path, "piece", bucket_of(key))
+        with self._explained(folder):
+            self._fs.fsync_dir(folder)
+
+    async def read_pieces(
+        self, key: str, refs: Sequence[Ref], *, prefix: bool = False
+    ) -> list[bytes | None]:
+        return [
+            self._read(self._piece(key, ref.name), ref.prefix if prefix else None) for ref in refs
+        ]
+
+    async def delete_pieces(self, key: str, names: Sequence[str]) -> None:
+        for name in names:
+            path = self._piece(key, name)
+            with self._explained(path):
+                self._fs.unlink(path)
+
+    async def list_heads(self, kind: ScopeKind, after: str | None, limit: int) -> Sequence[str]:
+        behind = "" if after is None else after.partition("/")[2]
+        keys: list[str] = []
+        for bucket in BUCKETS:
+            if behind and bucket < _bucket_of_digest(behind):
+                continue
+            names = self._list(os.path.join(self._path, kind, bucket))
+            keys += [f"{kind}/{name}" for name in names if name > behind and "." not in name]
+            if len(keys) >= limit:
+                break
+        return keys[:limit]
+
+    async def list_pieces(self, after: str | None, limit: int) -> Listing:
+        first, _, behind = (after or "").partition("/")
+        now = time.time()
+        found: list[Candidate] = []
+        for bucket in BUCKETS:
+            if bucket < first:
+                continue
+            folder = os.path.join(self._path, "piece", bucket)
+            for name in self._list(folder):
+                if bucket == first and name <= behind:
+                    continue
+                kind, digest, piece = name.split("-")
+                with suppress(FileNotFoundError), self._explained(folder):
+                    age = now - os.stat(os.path.join(folder, name)).st_mtime
+                    found.append(Candidate(f"{kind}/{digest}", piece, age))
+                if len(found) >= limit:
+                    return Listing(found, f"{bucket}/{name}")
+        return Listing(found, None)
+
+    async def sweep_temporary(
+        self, *, older_than: float, dry_run: bool, after: str | None
+    ) -> tuple[int, str | None]:
+        removed = 0
+        now = time.time()
+        for folder in (self._path, *(os.path.join(self._path, name) for name in folders())):
+            for name in self._list(folder):
+                if not name.endswith(_TEMPORARY):
+                    continue
+                path = os.path.join(folder, name)
+                with suppress(FileNotFoundError), self._explained(path):
+                    # Not the modification time: that of a file in flight is no time at all.
+                    if now - os.stat(path).st_ctime < older_than:
+                        continue
+                    if not dry_run:
+                        self._fs.unlink(path)
+                    removed += 1
+        return removed, None
+
+    async def floor(self, key: str) -> Floor:
+        path = self._floor(key)
+        data = self.read_settled(path)
+        return Floor() if data is None else decode_floor(data, f"file {path}")
+
+    async def raise_floor(self, key: str, floor: Floor) -> None:
+        path = self._floor(key)
+        while True:
+            data = self.read_settled(path)
+            old = Floor() if data is None else decode_floor(data, f"file {path}")
+            raised = old.raised_to(floor)
+            if raised == old:
+                return
+            token = None if data is None else _Token(data)
+            if await self._replace(path, encode_floor(raised), token, bucket_of(key)):
+                return
+
+    async def now(self) -> float:
+        return time.time()
+
+    async def pause(self, seconds: float) -> None:
+        self._ticket.check("other writers of the same record were always faster")
+        await Pause(seconds)
+
+    def place(self, key: str, piece: str | None = None) -> str:
+        return f"file {self._head(key) if piece is None else self._piece(key, piece)}"
+
+    def read_settled(self, path: str) -> bytes | None:
+        """A file's bytes, once its name is durable; ``None`` if there is none."""
+        with self._explained(path):
+            found = self._open_settled(path)
+            if found is None:
+                return None
+            fd, contents = found
+            self._fs.close(fd)
+        return contents.data
+
+    def _open_settled(self, path: str) -> tuple[int, Contents] | None:
+        self._ticket.check()
+        try:
+            fd = self._fs.open(path)
+        except FileNotFoundError:
+            if os.path.isdir(_folder(path)):
+                return None
+            raise
+        try:
+            contents = self._fs.read(fd)
+            if contents.mtime_ns == IN_FLIGHT_NS:
+                self._settle(path, fd)
+        except BaseException:
+            self._fs.close(fd)
+            raise
+        return fd, contents
+
+    async def _replace(self, path: str, data: bytes, token: _Token | None, bucket: str) -> bool:
+        """Put a file with ``data`` in the place of the one that ``token`` stands for (or of none).
+
+        ``False``: there is another one; nothing changed.
+        """
+        temporary = f"{path}.{token_hex(8)}{_TEMPORARY}"
+        is_renamed = False
+        fd = -1
+        self._ticket.check()
+        try:
+            with self._explained(path):
+                fd = self._fs.create(temporary)
+                self._fs.write(fd, data)
+                self._fs.set_mtime(fd, IN_FLIGHT_NS)
+                self._fs.fsync(fd)
+                lock = await self._lock(bucket)
+                try:
+                    if not self._is_current(path, token):
+                        return False
+                    if not self._fs.renames_open_files:
+                        self._fs.close(fd)
+                        fd = -1
+                    self._ticket.commit()
+                    is_renamed = self._rename(temporary, path)
+                finally:
+                    self._fs.close_lock(lock)
+            if is_renamed:
+                try:
+                    self._settle(path, fd)
+                except OSError as error:
+                    raise OutcomeUnknownError(explain(error, path)) from error
+            return is_renamed
+        finally:
+            if fd >= 0:
+                self._fs.close(fd)
+            if not is_renamed:
+                with suppress(OSError):
+                    self._fs.unlink(temporary)
+
+    def _rename(self, temporary: str, path: str) -> bool:
+        try:
+            self._fs.rename(temporary, path)
+        except FileNotFoundError:
+            if os.path.isdir(_folder(path)):
+                return False  # A sweep took the temporary file for left over.
+            raise
+        return True
+
+    async def _lock(self, bucket: str) -> int:
+        """Take the lock of a bucket: at first in this thread, then outside, up to the deadline."""
+        path = os.path.join(self._path, "lock", bucket)
+        fd = self._fs.open_lock(path)
+        try:
+            for attempt in count():
+                if self._fs.try_lock(fd):
+                    return fd
+                self._ticket.check(
+                    f"another process keeps {path} locked: it was stopped, or its disk hangs"
+                )
+                if attempt < _QUICK_TRIES:
+                    time.sleep(_QUICK_WAIT)  # noqa: ASYNC251 - in a thread, see `Workers`
+                else:
+                    await Pause(
+                        backoff(attempt - _QUICK_TRIES, base=_LOCK_WAIT, cap=_LOCK_WAIT_CAP)
+                    )
+            raise AssertionError("unreachable")
+        except BaseException:
+            self._fs.close(fd)
+            raise
+
+    def _is_current(self, path: str, token: _Token | None) -> bool:
+        """Whether ``token`` stands for the file of this name; ``None``: whether there is none."""
+        try:
+            if token is not None and token.file is not None and token.file == self._held_file:
+                return self._fs.identify(path) == token.file
+            fd = self._fs.open(path)
+        except FileNotFoundError:
+            return token is None
+        try:
+            return token is not None and self._fs.read(fd, len(token.stamp)).data == token.stamp
+        finally:
+            self._fs.close(fd)
+
+    def _settle(self, path: str, fd: int) -> None:
+        """Make the name of an open file durable, and say so in its modification time."""
+        self._fs.fsync_dir(_folder(path))
+        if fd >= 0:
+            with suppress(OSError):  # Another user's file: then everybody looks after himself.
+                self._fs.set_mtime(fd, None)
+
+    def _read(self, path: str, size: int | None) -> bytes | None:
+        self._ticket.check()
+        with self._explained(path):
+            try:
+                fd = self._fs.open(path)
+            except FileNotFoundError:
+                return None
+            try:
+                return self._fs.read(fd, size).data
+            finally:
+                self._fs.close(fd)
+
+    def _list(self, folder: str) -> list[str]:
+        self._ticket.check()
+        with self._explained(folder):
+            return sorted(os.listdir(folder))
+
+    def _head(self, key: str) -> str:
+        kind, _, digest = key.partition("/")
+        return f"{self._path}/{kind}/{_bucket_of_digest(digest)}/{digest}"
+
+    def _piece(self, key: str, name: str) -> str:
+        return f"{self._path}/piece/{bucket_of(key)}/{key.replace('/', '-')}-{name}"
+
+    def _floor(self, key: str) -> str:
+        return f"{self._path}/floor/{bucket_of(key)}"
+
+    @contextmanager
+    def _explained(self, path: str) -> Generator[None]:
+        """Errors of the system become those of outlast: certainly not applied."""
+        try:
+            yield
+        except OSError as error:
+            raise UnavailableError(explain(error, path)) from error
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def bucket_of(key: str) -> str:
+    """The bucket of a head's key; buckets are in the order of keys."""
+    return _bucket_of_digest(key.partition("/")[2])
+
+
+def _bucket_of_digest(digest: str) -> str:
+    return BUCKETS[int(digest[:2], 16) * len(BUCKETS) >> 8]
+
+
+__all__ = ["BUCKETS", "FileStore", "bucket_of", "folders"]

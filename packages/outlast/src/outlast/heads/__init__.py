@@ -1,0 +1,29 @@
+"""Records as bounded heads and immutable pieces, for stores that can compare and swap one object.
+
+A store implements `ObjectStore`; `HeadDriver` makes a `outlast.driver.Driver` of it.
+"""
+
+from outlast.heads.driver import HeadDriver, Operation
+from outlast.heads.encoding import HEAD_STAMP, decode_floor, decode_head, encode_floor
+from outlast.heads.layout import Floor, Head, Layout, Log, Ref, Register
+from outlast.heads.store import Candidate, Listing, ObjectStore, Stored, key_of
+
+__all__ = [
+    "HEAD_STAMP",
+    "Candidate",
+    "Floor",
+    "Head",
+    "HeadDriver",
+    "Layout",
+    "Listing",
+    "Log",
+    "ObjectStore",
+    "Operation",
+    "Ref",
+    "Register",
+    "Stored",
+    "decode_floor",
+    "decode_head",
+    "encode_floor",
+    "key_of",
+]

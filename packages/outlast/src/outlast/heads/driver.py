@@ -1,0 +1,314 @@
+"""`HeadDriver`: the driver interface over heads and pieces, written once for all such stores."""
+
+import abc
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from outlast.driver import (
+    PRIMARY,
+    Driver,
+    Entry,
+    Fence,
+    Index,
+    Item,
+    Page,
+    Scope,
+    ScopeKind,
+    SweepPage,
+    Value,
+    Where,
+)
+from outlast.heads.caches import IdCache, KnownIds
+from outlast.heads.changes import (
+    append_entries,
+    claim_record,
+    raise_above_floor,
+    remove_all,
+    replace_entries,
+    value_of,
+    write_register,
+)
+from outlast.heads.encoding import decode_head
+from outlast.heads.layout import Head, Layout
+from outlast.heads.logs import LogChange, MissingPieceError, load_entries
+from outlast.heads.store import ObjectStore, key_of
+from outlast.heads.swapping import Change, Decide, Swapper, View, missing_piece
+from outlast.heads.sweeping import sweep
+
+ResultT = TypeVar("ResultT")
+Operation = Callable[[ObjectStore], Coroutine[Any, Any, ResultT]]
+
+_SCAN_HEADS = 256
+"""A scan returns after so many heads even if few matched, so that each call stays short."""
+
+
+class HeadDriver(Driver):
+    """A driver over an `ObjectStore`: one head per scope, older entries and large values in pieces.
+
+    A head is changed only by comparison, so every mutation is one atomic step (F2, F5, A7, S3):
+    pieces are stored first, under new names, and mean nothing until the head that refers to them is
+    in place. Readers take no locks: a missing piece sends them back to the head (C4).
+
+    Epochs and versions of a swept record do not come back (C5): a record is made above the floor of
+    its time, is ``new`` until its first claimed mutation, and who made it reads the floor once
+    more; if that was raised meanwhile, the record is raised above it before anybody is told. Any
+    other claim of a new record reads the floor behind the record, where it covers all that was
+    swept before.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        """Make a driver.
+
+        Args:
+            layout: How records are divided. It may differ between drivers of one store, and change
+                between releases: readers take any.
+        """
+        self._layout = layout
+        self._swapper = Swapper(layout)
+        self._known_ids = IdCache(layout.cached_ids)
+
+    @abc.abstractmethod
+    async def _run(self, operation: Operation[ResultT]) -> ResultT:
+        """Call ``operation`` with the store and see it through; the place to change threads."""
+
+    async def claim(
+        self, scope: Scope, claim_id: str, *, at_least: int | None = None, parent: str | None = None
+    ) -> Value:
+        async def operation(store: ObjectStore) -> Value:
+            async def decide(view: View) -> Change[Value]:
+                return await claim_record(store, view, claim_id, at_least, parent)
+
+            while True:
+                change = await self._swapper.run(store, scope, decide, fence=None, is_claim=True)
+                if change.head is None or not change.is_created:
+                    return change.result
+                floor = await store.floor(key_of(scope))
+                is_above = at_least is not None or change.head.fence.epoch > floor.epoch
+                if is_above and change.head.start > floor.version:
+                    return change.result
+
+        return await self._run(operation)
+
+    async def read(self, scope: Scope, register: str) -> Value:
+        async def operation(store: ObjectStore) -> Value:
+            async def read(head: Head) -> Value:
+                return await value_of(store, key_of(scope), head, register)
+
+            return await _consistent(store, key_of(scope), scope, read) or Value()
+
+        return await self._run(operation)
+
+    async def write(
+        self,
+        scope: Scope,
+        register: str,
+        data: bytes | None,
+        *,
+        fence: Fence | None,
+        index: Index | None = None,
+        if_version: int | None = None,
+    ) -> int:
+        async def operation(store: ObjectStore) -> int:
+            async def decide(view: View) -> Change[int]:
+                return await write_register(
+                    store,
+                    view,
+                    self._layout,
+                    register,
+                    data,
+                    fence=fence,
+                    index=index,
+                    if_version=if_version,
+                )
+
+            async def read(head: Head) -> int:
+                return head.register(register).version
+
+            change = await self._swapper.run(store, scope, decide, fence=fence)
+            if await self._is_raised(store, scope, change):
+                return await _consistent(store, key_of(scope), scope, read) or 0
+            return change.result
+
+        return await self._run(operation)
+
+    async def load(self, scope: Scope, log: str, *, last: int | None = None) -> list[Entry]:
+        async def operation(store: ObjectStore) -> list[Entry]:
+            async def read(head: Head) -> list[Entry]:
+                return await load_entries(store, key_of(scope), head.log(log), last)
+
+            return await _consistent(store, key_of(scope), scope, read) or []
+
+        return await self._run(operation)
+
+    async def append(
+        self,
+        scope: Scope,
+        log: str,
+        entries: Sequence[Entry],
+        *,
+        fence: Fence | None,
+        present: Sequence[str] = (),
+    ) -> list[Entry]:
+        async def operation(store: ObjectStore) -> list[Entry]:
+            known = self._known_ids.take(key_of(scope), log)
+            planned: LogChange | None = None
+
+            async def decide(view: View) -> Change[list[Entry]]:
+                nonlocal planned
+                change, planned = await append_entries(
+                    store,
+                    view,
+                    self._layout,
+                    log,
+                    entries,
+                    known,
+                    fence=fence,
+                    present=present,
+                )
+                return change
+
+            return await self._change_log(store, scope, log, known, decide, lambda: planned, fence)
+
+        return await self._run(operation)
+
+    async def replace(
+        self, scope: Scope, log: str, entries: Sequence[Entry], *, fence: Fence | None
+    ) -> None:
+        async def operation(store: ObjectStore) -> None:
+            planned: LogChange | None = None
+
+            async def decide(view: View) -> Change[None]:
+                nonlocal planned
+                change, planned = await replace_entries(
+                    store, view, self._layout, log, entries, fence=fence
+                )
+                return change
+
+            known = KnownIds()
+            await self._change_log(store, scope, log, known, decide, lambda: planned, fence)
+
+        await self._run(operation)
+
+    async def remove(self, scope: Scope, *, fence: Fence | None) -> None:
+        async def operation(store: ObjectStore) -> None:
+            async def decide(view: View) -> Change[None]:
+                return await remove_all(store, view, fence=fence)
+
+            await self._swapper.run(store, scope, decide, fence=fence)
+
+        await self._run(operation)
+
+    async def scan(self, kind: ScopeKind, *, where: Where, after: str | None, limit: int) -> Page:
+        async def operation(store: ObjectStore) -> Page:
+            return await _scan(store, kind, where, after, limit)
+
+        return await self._run(operation)
+
+    async def sweep(
+        self, *, older_than: float, limit: int, dry_run: bool, after: str | None
+    ) -> SweepPage:
+        async def operation(store: ObjectStore) -> SweepPage:
+            return await sweep(store, older_than, limit, after, dry_run=dry_run)
+
+        return await self._run(operation)
+
+    async def _change_log(
+        self,
+        store: ObjectStore,
+        scope: Scope,
+        log: str,
+        known: KnownIds,
+        decide: Decide[ResultT],
+        planned: Callable[[], LogChange | None],
+        fence: Fence | None,
+    ) -> ResultT:
+        """Run a mutation of a log, and remember the ids of the pieces that it made."""
+        change = await self._swapper.run(store, scope, decide, fence=fence)
+        made = planned()
+        if made is not None:
+            known.adopt(made)
+        self._known_ids.put(key_of(scope), log, known)
+        await self._is_raised(store, scope, change)
+        return change.result
+
+    async def _is_raised(self, store: ObjectStore, scope: Scope, change: Change[ResultT]) -> bool:
+        """Raise a record that ``change`` made above the floor, if that was raised meanwhile."""
+        if change.head is None or not change.is_created:
+            return False
+        floor = await store.floor(key_of(scope))
+        if change.head.start > floor.version:
+            return False
+
+        async def decide(view: View) -> Change[None]:
+            return raise_above_floor(view)
+
+        await self._swapper.run(store, scope, decide, fence=None)
+        return True
+
+
+async def _consistent(
+    store: ObjectStore,
+    key: str,
+    scope: Scope | None,
+    read: Callable[[Head], Awaitable[ResultT]],
+) -> ResultT | None:
+    """What ``read`` makes of a head and its pieces, all of one moment; ``None``: no record."""
+    incomplete: object = None
+    while True:
+        stored = await store.read(key)
+        if stored is None:
+            return None
+        head = decode_head(stored.data, scope, store.place(key))
+        try:
+            return await read(head)
+        except MissingPieceError as error:
+            if stored.token == incomplete:
+                raise missing_piece(store, key, error) from None
+            incomplete = stored.token
+
+
+async def _scan(
+    store: ObjectStore, kind: ScopeKind, where: Where, after: str | None, limit: int
+) -> Page:
+    async def read(head: Head) -> tuple[str, Item | None]:
+        if not _matches(head, where):
+            return head.id, None
+        return head.id, Item(
+            head.id, await value_of(store, key_of(head.scope), head, PRIMARY[kind])
+        )
+
+    items: list[Item] = []
+    seen = 0
+    last = after
+    behind = None if after is None else key_of(Scope(kind, after))
+    while True:
+        wanted = min(limit - len(items), _SCAN_HEADS)
+        keys = await store.list_heads(kind, behind, wanted)
+        for found in await store.gather(
+            [partial(_consistent, store, key, None, read) for key in keys]
+        ):
+            if found is None:
+                continue
+            last, item = found
+            seen += 1
+            if item is not None:
+                items.append(item)
+        if len(keys) < wanted:
+            return Page(items, None)
+        if seen and (len(items) >= limit or seen >= _SCAN_HEADS):
+            return Page(items, last)
+        behind = keys[-1]
+
+
+def _matches(head: Head, where: Where) -> bool:
+    index = head.index
+    return (
+        (where.with_empty or not head.register(PRIMARY[head.kind]).is_empty)
+        and (where.parent is None or index.parent == where.parent)
+        and (where.status is None or index.status == where.status)
+        and (where.updated_before is None or index.updated_at < where.updated_before)
+    )
+
+
+__all__ = ["HeadDriver", "Operation"]
