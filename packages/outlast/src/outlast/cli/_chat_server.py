@@ -158,6 +158,8 @@ class ChatServer:
         self.ascii_only = ascii_only
         self.served: list[Served] = []
         self.closing = threading.Event()
+        self._held: tuple[Reply, int] | None = None
+        self._released = threading.Event()
         self._changed = threading.Condition()
         self._server = _Server(("127.0.0.1", port), _Handler)
         self._server.chat = self
@@ -196,6 +198,20 @@ class ChatServer:
         """
         with self._changed:
             return self._changed.wait_for(condition, timeout)
+
+    def hold(self, reply: Reply, *, after: int) -> None:
+        """Let every answer with ``reply`` wait behind ``after`` events, until `release`."""
+        self._released.clear()
+        self._held = (reply, after)
+
+    def release(self) -> None:
+        """Let held answers go on, and hold none any more."""
+        self._held = None
+        self._released.set()
+
+    def holds(self, reply: Reply, sent: int) -> threading.Event | None:
+        """For the server's threads: what an answer has to wait for behind ``sent`` events."""
+        return self._released if self._held == (reply, sent) else None
 
     def note(self) -> None:
         """Let those who wait look again."""
@@ -316,6 +332,11 @@ class _Handler(BaseHTTPRequestHandler):
                     self._send(event[:left], chat.chunk_bytes)
                     self._fail(chat, served, fault)
                     return
+            released = chat.holds(reply, served.sent)
+            if released is not None and not self._wait_for_client(chat, released):
+                served.outcome = "disconnected"
+                self.close_connection = True
+                return
             self._send(event, chat.chunk_bytes)
             sent_bytes += len(event)
             served.sent += 1
@@ -351,12 +372,15 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             _shut(self.connection)
 
-    def _wait_for_client(self, chat: ChatServer) -> None:
-        """Return when the client has hung up, or the server closes."""
+    def _wait_for_client(self, chat: ChatServer, released: threading.Event | None = None) -> bool:
+        """Return false when the client has hung up or the server closes, true on ``released``."""
         while not chat.closing.is_set():
+            if released is not None and released.is_set():
+                return True
             readable, _, _ = select.select([self.connection], [], [], 0.02)
             if readable and not self.connection.recv(1, socket.MSG_PEEK):
-                return
+                return False
+        return False
 
 
 def _shut(connection: socket.socket) -> None:

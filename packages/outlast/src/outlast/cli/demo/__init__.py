@@ -1,0 +1,1 @@
+"""``outlast demo``: a model turn is killed in mid-stream, and another process finishes it."""
