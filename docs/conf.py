@@ -35,7 +35,8 @@ napoleon_use_ivar = True
 nitpicky = True
 # Other projects' pages are not looked up, so that the build needs no network.
 nitpick_ignore_regex = [
-    (r"py:.*", r"(abc|asyncio|collections|datetime|msgspec|os|pathlib|random|sqlalchemy|types|typing)\..*"),
+    (r"py:.*", r"(abc|asyncio|collections|datetime|os|pathlib|random|types|typing)\..*"),
+    (r"py:.*", r"(msgspec|sqlalchemy)\..*"),
     (r"py:.*", r"(Any|Awaitable|AsyncIterator|Callable|ClassVar|Literal|Mapping|Sequence|Self)"),
     (r"py:.*", r"(bool|bytes|dict|float|frozenset|int|list|object|set|str|tuple)"),
     (r"py:.*", r"(datetime|timedelta)"),
