@@ -6,10 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
+import typer
 
 import outlast
 from outlast import errors
+from outlast.cli.app import app
 from outlast_contract.clauses import CLAUSES
+from outlast_contract.cli import build_parser
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTRACT = (ROOT / "docs/reference/contract.md").read_text(encoding="utf-8")
@@ -109,6 +112,31 @@ def test_every_option_of_open_backend_is_documented() -> None:
     defaults = {found.name: found.default for found in parameters if found.name in names}
     for name, default in re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", page, re.MULTILINE):
         assert ast.literal_eval(default) == defaults[name], name
+
+
+def documented_options(page: str, heading: str) -> set[str]:
+    """The options in the table below a heading."""
+    section = page.split(f"\n{heading}\n", 1)[1]
+    section = re.split(r"^##", section, maxsplit=1, flags=re.MULTILINE)[0]
+    return set(re.findall(r"^\| `(--[a-z-]+)` \|", section, re.MULTILINE))
+
+
+def test_every_command_and_option_of_outlast_is_documented() -> None:
+    """The page of the commands has a section for each command, with exactly its options."""
+    page = (ROOT / "docs/reference/commands.md").read_text(encoding="utf-8")
+    group = typer.main.get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    assert re.findall(r"^### outlast (\w+)$", page, re.MULTILINE) == list(group.commands)
+    for name, command in group.commands.items():
+        given = {flag for option in command.params for flag in option.opts if flag[:2] == "--"}
+        assert documented_options(page, f"### outlast {name}") == given - {"--help"}, name
+
+
+def test_every_option_of_outlast_contract_is_documented() -> None:
+    """The same for the command of the suite."""
+    page = (ROOT / "docs/reference/commands.md").read_text(encoding="utf-8")
+    given = set(re.findall(r"--[a-z-]+", build_parser().format_help()))
+    assert documented_options(page, "## outlast-contract") == given - {"--help", "--version"}
 
 
 def test_every_public_name_is_in_the_reference() -> None:
