@@ -97,6 +97,7 @@ def demo(
     The exit code is 0 only if the committed conversation is exactly right.
     """
     from outlast.cli.demo.command import Settings, UsageError, run_demo
+    from outlast.cli.demo.processes import DemoError
 
     if seed is None and runs > 1:
         seed = secrets.randbelow(1_000_000)  # Shown, so that it can be given again.
@@ -107,6 +108,8 @@ def demo(
         fail(str(error), 2)
     except outlast.OutlastError as error:
         fail_with(error)
+    except DemoError as error:
+        fail(f"The demo cannot go on: {error}", 1)
     except asyncio.CancelledError:
         fail("stopped; everything was removed", 143)
     raise typer.Exit(code)

@@ -26,7 +26,7 @@ from outlast.cli.demo.moments import (
     parse_kill_after,
     showcase,
 )
-from outlast.cli.demo.processes import Crew
+from outlast.cli.demo.processes import Crew, Worker
 from outlast.cli.demo.report import (
     conclude,
     conversation_table,
@@ -115,13 +115,14 @@ async def _run(settings: Settings, url: str, console: Console) -> int:
     # As for an interrupt: end the workers, remove the namespace.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main_task.cancel)
     pace, interval = (0.012, 0.05) if settings.runs == 1 else (0.003, 0.02)
-    async with backend, _removed_at_the_end(backend), Crew(len(_WORKERS) * settings.runs) as crew:
+    async with backend, _removed_at_the_end(backend), Crew() as crew:
         with contextlib.ExitStack() as stack:
             servers = {
                 name: stack.enter_context(ChatServer(settings.served.replies(), pace=pace))
                 for name in _WORKERS
             }
             site = Site(url, namespace, backend, servers, interval, settings.served)
+            crew.order(len(_WORKERS))
             introduce(console, site, is_temporary=settings.url is None, seed=settings.seed)
             if settings.runs == 1:
                 outcomes = await _single(site, moments[0], crew, console)
@@ -168,7 +169,7 @@ async def _single(
     site: Site, moments: tuple[Moment, Moment], crew: Crew, console: Console
 ) -> list[Outcome]:
     timeline = Timeline(console)
-    outcome = await Run(site, *moments, timeline).play(crew)
+    outcome = await Run(site, *moments, timeline).play(await crew.take(), crew)
     timeline.heading("Committed")
     console.print(conversation_table(outcome.messages, console.width))
     return [outcome]
@@ -178,10 +179,20 @@ async def _series(
     site: Site, moments: list[tuple[Moment, Moment]], crew: Crew, console: Console
 ) -> list[Outcome]:
     outcomes: list[Outcome] = []
+    first: Worker | None = await crew.take()
     with progress(console) as bar:
         for pair in bar.track(moments, description="runs"):
+            if len(outcomes) + 1 < len(moments):
+                crew.order(len(_WORKERS) - 1)
+            if first is None:
+                crew.order(1)
+                first = await crew.take()
             timeline = Timeline(console, is_quiet=True)
-            outcomes.append(await Run(site, *pair, timeline).play(crew))
+            run = Run(site, *pair, timeline)
+            outcomes.append(await run.play(first, crew))
+            await run.dismiss()
+            # The next one to be killed need not be new; those that take up what it leaves are.
+            first = run.survivor
             if outcomes[-1].problems:
                 timeline.replay()
             await _remove(site.backend)

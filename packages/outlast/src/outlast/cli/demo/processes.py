@@ -59,7 +59,7 @@ class Worker:
         )
         worker = cls(process)
         try:
-            await worker.wait_for(lambda: worker.last(Ready) is not None, "sign of life")
+            await worker.wait_until_ready()
         except BaseException:
             await worker.aclose()
             raise
@@ -86,7 +86,7 @@ class Worker:
         )
 
     async def give(self, job: Job, name: str, listener: Callable[[AnyEvent], None]) -> None:
-        """Let it begin.
+        """Give it a job, once it is ready; what it said before is forgotten.
 
         Args:
             job: What it is to do.
@@ -94,6 +94,7 @@ class Worker:
             listener: Called with everything that it says from now on.
         """
         self.name, self._listener = name, listener
+        self.events.clear()
         assert self._process.stdin is not None
         self._process.stdin.write(msgspec.json.encode(job) + b"\n")
         await self._process.stdin.drain()
@@ -102,27 +103,32 @@ class Worker:
         """Wait until ``condition`` holds; it is asked again after every event.
 
         Raises:
-            DemoError: The worker has ended, or the deadline has come, before it did.
+            DemoError: The worker has failed, or the deadline has come, before it did.
         """
 
         def is_over() -> bool:
-            return condition() or self._has_ended
+            return condition() or self._has_ended or self.last(Failed) is not None
 
         try:
             async with asyncio.timeout(PATIENCE), self._changed:
                 await self._changed.wait_for(is_over)
         except TimeoutError:
-            raise DemoError(f"{self}: no {what} within {PATIENCE:g} s{self._trouble()}") from None
-        if not condition():
-            await self.wait()
             raise DemoError(
-                f"{self} ended with {self._process.returncode} before {what}{self._trouble()}"
-            )
+                f"{self} took more than {PATIENCE:g} s before {what}{self._trouble()}"
+            ) from None
+        if not condition():
+            if self._has_ended:
+                await self._end()
+            raise DemoError(f"{self} failed before {what}{self._trouble()}")
+
+    async def wait_until_ready(self) -> None:
+        """Wait until it has ended its job."""
+        await self.wait_for(lambda: self.last(Ready) is not None, "it was ready")
 
     async def kill(self) -> None:
         """SIGKILL: what the kernel does when memory runs out. Returns when the process is gone."""
         self._signal(signal.SIGKILL)
-        await self.wait()
+        await self._end()
         if self._process.returncode != -signal.SIGKILL:
             raise DemoError(
                 f"{self} ended by itself ({self._process.returncode}) before it was killed"
@@ -155,15 +161,6 @@ class Worker:
         """SIGCONT."""
         self._signal(signal.SIGCONT)
 
-    async def wait(self) -> int:
-        """Wait for its end, and hear all that it has said until then; its exit code."""
-        try:
-            async with asyncio.timeout(PATIENCE):
-                await asyncio.wait(self._tasks)
-                return await self._process.wait()
-        except TimeoutError:
-            raise DemoError(f"{self} does not end{self._trouble()}") from None
-
     async def aclose(self) -> None:
         """Leave nothing behind, whatever state it is in."""
         if self._process.returncode is None:
@@ -175,6 +172,15 @@ class Worker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._process.stdin is not None:
             self._process.stdin.close()
+
+    async def _end(self) -> None:
+        """Wait for its end, and hear all that it has said until then."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await asyncio.wait(self._tasks)
+                await self._process.wait()
+        except TimeoutError:
+            raise DemoError(f"{self} does not end{self._trouble()}") from None
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -210,7 +216,7 @@ class Worker:
 
     def _trouble(self) -> str:
         failed = self.last(Failed)
-        text = failed.error if failed is not None else self._errors.decode(errors="replace").strip()
+        text = self._errors.decode(errors="replace").strip() if failed is None else failed.error
         return f":\n{text}" if text else ""
 
     def __str__(self) -> str:
@@ -218,22 +224,19 @@ class Worker:
 
 
 class Crew:
-    """Starts workers a little ahead of their use, since importing an SDK takes longer than a turn.
+    """Starts workers ahead of their use, since importing an SDK takes longer than a turn.
 
     Use it as an asynchronous context manager: at its end no process is left.
-
-    Args:
-        size: How many workers will be taken.
     """
 
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._waiting: asyncio.Queue[Worker | BaseException] = asyncio.Queue(_AHEAD)
+    def __init__(self) -> None:
+        self._orders: asyncio.Queue[None] = asyncio.Queue()
+        self._ready: asyncio.Queue[Worker | Exception] = asyncio.Queue()
         self._workers: list[Worker] = []
-        self._feeder: asyncio.Task[None] | None = None
+        self._starter: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        self._feeder = asyncio.create_task(self._feed(), name="outlast-demo-crew")
+        self._starter = asyncio.create_task(self._start_workers(), name="outlast-demo-crew")
         return self
 
     async def __aexit__(
@@ -242,31 +245,38 @@ class Crew:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        assert self._feeder is not None
-        self._feeder.cancel()
-        await asyncio.wait({self._feeder})
+        assert self._starter is not None
+        self._starter.cancel()
+        await asyncio.wait({self._starter})
         for worker in self._workers:
             await worker.aclose()
 
+    def order(self, count: int) -> None:
+        """Have so many more workers started, one after the other."""
+        for _ in range(count):
+            self._orders.put_nowait(None)
+
     async def take(self) -> Worker:
-        """A worker that waits for its job.
+        """A worker that waits for its first job; one must have been ordered.
 
         Raises:
             DemoError: It did not start.
         """
-        found = await self._waiting.get()
-        if isinstance(found, BaseException):
-            raise found
+        found = await self._ready.get()
+        if isinstance(found, Exception):
+            raise DemoError(str(found)) from found
         return found
 
-    async def _feed(self) -> None:
-        try:
-            for _ in range(self._size):
+    async def _start_workers(self) -> None:
+        while True:
+            await self._orders.get()
+            try:
                 worker = await Worker.start()
+            except (DemoError, OSError) as error:
+                self._ready.put_nowait(error)
+            else:
                 self._workers.append(worker)
-                await self._waiting.put(worker)
-        except (DemoError, OSError) as error:
-            await self._waiting.put(error)
+                self._ready.put_nowait(worker)
 
 
 __all__ = ["PATIENCE", "Crew", "DemoError", "Worker"]

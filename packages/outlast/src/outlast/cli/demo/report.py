@@ -85,7 +85,7 @@ def progress(console: Console) -> Progress:
 
 def series_table(outcomes: Sequence[Outcome]) -> Table:
     """One line for each run; of many runs, for those that went wrong."""
-    table = Table(box=None, padding=(0, 1), header_style="dim")
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for name in ("run", "killed", "on disk", "plan", "stopped", "plan", "epochs", "refused"):
         table.add_column(name, justify="right" if name == "run" else "left", no_wrap=True)
     table.add_column("")
@@ -100,9 +100,9 @@ def series_table(outcomes: Sequence[Outcome]) -> Table:
             plans[0],
             _where(outcome.stop),
             plans[1],
-            "→".join(map(str, outcome.epochs)),
+            f"{outcome.epochs[0]} to {outcome.epochs[-1]}" if outcome.epochs else "?",
             str(outcome.refused),
-            Text("wrong", style="bold red") if outcome.problems else Text("right", style="green"),
+            Text("WRONG", style="bold red") if outcome.problems else Text("right", style="green"),
         )
     return table
 

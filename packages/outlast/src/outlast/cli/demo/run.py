@@ -15,7 +15,6 @@ from outlast.cli.demo.events import (
     Accepted,
     AnyEvent,
     Claimed,
-    Fenced,
     Finished,
     Job,
     Recovered,
@@ -87,25 +86,32 @@ class Run:
         self._replies = site.served.replies()
         self._timeline = timeline
         self._workers: list[Worker] = []
+        self._survivor: Worker | None = None
         self.outcome = Outcome(kill, stop)
 
-    async def play(self, crew: Crew) -> Outcome:
-        """Play it; what goes wrong is among the outcome's problems."""
+    async def play(self, first: Worker, crew: Crew) -> Outcome:
+        """Play it; what goes wrong is among the outcome's problems.
+
+        Args:
+            first: The worker to be killed.
+            crew: Two more come from here.
+        """
         start = time.monotonic()
         try:
-            await self._play(crew)
+            await self._play(first, crew)
         except (DemoError, OutlastError) as error:
             self._timeline.close()
             self.outcome.problems.append(str(error))
-        finally:
-            for worker in self._workers:
-                await worker.aclose()
         self.outcome.seconds = time.monotonic() - start
         return self.outcome
 
-    async def _play(self, crew: Crew) -> None:
+    @property
+    def survivor(self) -> Worker | None:
+        """The worker that finished the conversation, ready for another one; else none is left."""
+        return self._survivor
+
+    async def _play(self, killed: Worker, crew: Crew) -> None:
         outcome, timeline = self.outcome, self._timeline
-        killed = await crew.take()
         timeline.restart_clock()
         timeline.heading("Killed in mid-stream")
         await self._until_kill(killed)
@@ -117,11 +123,18 @@ class Run:
         await self._finish(successor)
         timeline.heading("Woken too late")
         await self._wake(stopped)
-        await successor.wait()
+        await successor.wait_until_ready()
         await self._check()
         claims = [event for worker in self._workers for event in worker.all(Claimed)]
         outcome.epochs = [event.epoch for event in claims if event.scope == "task"]
         outcome.plans = [_plan_of(stopped, 1), _plan_of(successor, 2)]
+        self._survivor = successor
+
+    async def dismiss(self) -> None:
+        """End every worker but the survivor."""
+        for worker in self._workers:
+            if worker is not self._survivor:
+                await worker.aclose()
 
     async def _until_kill(self, worker: Worker) -> None:
         moment = self.outcome.kill
@@ -161,11 +174,7 @@ class Run:
         self._site.servers["B"].release()
         worker.wake()
         self._timeline.row("demo", "SIGCONT to B, which does not know that time has passed")
-        await worker.wait_for(
-            lambda: worker.last(Fenced) is not None or worker.last(Finished) is not None,
-            "being refused",
-        )
-        await worker.wait()
+        await worker.wait_until_ready()
         refused = [event.what for event in worker.all(Refused) if event.reason == "superseded"]
         self.outcome.refused = len(refused)
         problems = self.outcome.problems

@@ -1,15 +1,15 @@
 """A worker of the demo: a process that takes the conversation up where it stands.
 
-It reads its job from standard input, says what it does on standard output, and ends when its input
+It reads jobs from standard input, says what it does on standard output, and ends when its input
 does.
 """
 
 import asyncio
 import os
-import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable
 from datetime import datetime
+from queue import SimpleQueue
 from typing import Final
 
 import msgspec
@@ -267,28 +267,28 @@ async def work(job: Job) -> None:
         await Agent(job, backend, model).run()
 
 
-def _end_with_input() -> None:
-    """End the process when the demo is gone."""
-    while os.read(0, 4096):
-        pass
+def _receive(jobs: SimpleQueue[Job]) -> None:
+    """Take in jobs, and end the process when the demo is gone."""
+    pending = b""
+    while data := os.read(0, 65536):
+        *lines, pending = (pending + data).split(b"\n")
+        for line in lines:
+            jobs.put(msgspec.json.decode(line, type=Job))
     os._exit(_ORPHANED)
 
 
-def main() -> int:
-    """Wait for the job and do it; 1 if it failed."""
-    say(Ready())
-    line = sys.stdin.buffer.readline()
-    if not line:
-        return _ORPHANED
-    job = msgspec.json.decode(line, type=Job)
-    threading.Thread(target=_end_with_input, daemon=True).start()
-    try:
-        asyncio.run(work(job))
-    except outlast.OutlastError as error:
-        say(Failed(f"{type(error).__name__}: {error}"))
-        return 1
-    return 0
+def main() -> None:
+    """Do one job after the other."""
+    jobs: SimpleQueue[Job] = SimpleQueue()
+    threading.Thread(target=_receive, args=(jobs,), daemon=True).start()
+    while True:
+        say(Ready())
+        job = jobs.get()
+        try:
+            asyncio.run(work(job))
+        except outlast.OutlastError as error:
+            say(Failed(f"{type(error).__name__}: {error}"))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
