@@ -9,15 +9,19 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any, Final, Generic, TypeVar, cast
 
 from outlast.retry import backoff
 from outlast_sql._errors import BUSY, primary_code
+from outlast_sql._reads import Database
 
 ResultT = TypeVar("ResultT")
-Work = Callable[[sqlite3.Connection], ResultT]
+Work = Callable[[Database], ResultT]
 
+_ROWS: Final = 200
+"""Rows that are written without a look at whether the call was stopped."""
 _SHARERS: Final = 64
 _SHARING_SECONDS: Final = 0.005
 """Nobody joins a transaction that is older, so that its first caller does not wait for long."""
@@ -48,6 +52,8 @@ class Seat:
 
 class Call(Generic[ResultT]):
     """One function for a connection's thread, which the event loop may stop.
+
+    To the function, it is the database: so it can be stopped between any two statements.
 
     Args:
         seat: Where it runs.
@@ -85,6 +91,18 @@ class Call(Generic[ResultT]):
                 self._seat.db.interrupt()
             return self._running
 
+    def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> sqlite3.Cursor:
+        """Run one statement."""
+        self._check()
+        return self._seat.db.execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> None:
+        """Run one statement for each of many rows."""
+        rows = iter(parameters)
+        while some := list(islice(rows, _ROWS)):
+            self._check()
+            self._seat.db.executemany(sql, some)
+
     def begin(self) -> None:
         """Enter the state in which `stop` interrupts it."""
         with self._seat.changed:
@@ -118,7 +136,7 @@ class Call(Generic[ResultT]):
             attempt += 1
 
     def _attempt(self) -> ResultT:
-        return self._work(self._seat.db)
+        return self._work(self)
 
 
 class Transaction(Call[ResultT]):
@@ -150,7 +168,7 @@ class Transaction(Call[ResultT]):
             self._seat.db.execute("BEGIN IMMEDIATE")
             sharers: list[tuple[Transaction[Any], Any]] = []
             try:
-                answer = self._work(self._seat.db)
+                answer = self._work(self)
                 self._commit_next()
                 self._share(sharers)
                 self._seat.db.execute("COMMIT")
@@ -191,7 +209,7 @@ class Transaction(Call[ResultT]):
         db = self._seat.db
         db.execute("SAVEPOINT sharer")
         try:
-            answer = self._work(db)
+            answer = self._work(self)
             self._commit_next()
         except BaseException:
             if db.in_transaction:

@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from outlast.errors import UnavailableError
 from outlast_sql._calls import Call, Seat, Transaction, Work
 from outlast_sql._errors import translate
+from outlast_sql._reads import Database
 
 ResultT = TypeVar("ResultT")
 
@@ -33,7 +34,7 @@ class _Queue(Protocol):
 class Lane:
     """A connection that is checked out of the pool for as long as the driver is open."""
 
-    def __init__(self, lease: AsyncConnection, connection: object) -> None:
+    def __init__(self, lease: AsyncConnection, connection: object, path: str | None) -> None:
         """Use `check_out`."""
         self._lease = lease
         # aiosqlite has no public way to run a function; SQLAlchemy's dialect uses the same two.
@@ -42,25 +43,30 @@ class Lane:
         self._seat = Seat(self._db, self._guard)
         self._before: Mapping[str, object] = {}
         self._file: tuple[int, int] | None = None
-        self.path: str | None = None
+        self.path = path
         """The database file; ``None`` in memory."""
         self.pending = 0
         """Calls on the queue, the running one included."""
 
     @classmethod
     async def check_out(
-        cls, lease: AsyncConnection, settings: Mapping[str, object], patience: float
+        cls,
+        lease: AsyncConnection,
+        path: str | None,
+        settings: Mapping[str, object],
+        patience: float,
     ) -> "Lane":
         """Take the connection of ``lease`` and give it ``settings``, by name of the PRAGMA."""
         raw = await lease.get_raw_connection()
-        lane = cls(lease, raw.driver_connection)
-        lane.path, lane._before = await lane.read(partial(_configure, settings=settings), patience)
+        lane = cls(lease, raw.driver_connection, path)
+        configure = partial(_configure, lane._db, settings)
+        lane.path, lane._before = await lane.read(configure, patience)
         return lane
 
     async def give_back(self, patience: float) -> None:
         """Return the connection to the pool, with the settings that it had."""
         try:
-            await self.read(partial(_restore, settings=self._before), patience)
+            await self.read(partial(_restore, self._db, self._before), patience)
         finally:
             await self._lease.close()
 
@@ -83,7 +89,7 @@ class Lane:
             return await asyncio.shield(done)
         except asyncio.CancelledError:
             latest = time.monotonic() + _SETTLE
-            # Again and again: between two statements there is nothing to interrupt.
+            # Again and again: what is interrupted is one statement, if there is one just then.
             while call.stop() and time.monotonic() < latest:
                 await asyncio.wait([done], timeout=_INTERRUPT_AGAIN)
             raise
@@ -114,10 +120,10 @@ class Lane:
 
 
 def _configure(
-    db: sqlite3.Connection, settings: Mapping[str, object]
+    connection: sqlite3.Connection, settings: Mapping[str, object], db: Database
 ) -> tuple[str | None, Mapping[str, object]]:
-    before: dict[str, object] = {"isolation_level": db.isolation_level}
-    db.isolation_level = None
+    before: dict[str, object] = {"isolation_level": connection.isolation_level}
+    connection.isolation_level = None
     for name, value in settings.items():
         (before[name],) = db.execute(f"PRAGMA {name}").fetchone()
         db.execute(f"PRAGMA {name} = {value}")
@@ -125,10 +131,10 @@ def _configure(
     return main[2] or None, before
 
 
-def _restore(db: sqlite3.Connection, settings: Mapping[str, object]) -> None:
+def _restore(connection: sqlite3.Connection, settings: Mapping[str, object], db: Database) -> None:
     for name, value in settings.items():
         if name == "isolation_level":
-            db.isolation_level = cast("Any", value)
+            connection.isolation_level = cast("Any", value)
         else:
             db.execute(f"PRAGMA {name} = {value}")
 

@@ -20,10 +20,12 @@ from outlast.errors import (
     ConfigurationError,
     UnsupportedVersionError,
 )
+from outlast.filesystem import network_mount
 from outlast.url import parse_url, redact
 from outlast_sql._driver import SqlDriver, Step
 from outlast_sql._errors import not_set_up, translate
 from outlast_sql._lane import Lane
+from outlast_sql._reads import Database
 from outlast_sql._schema import SCHEMA_VERSION, create_statements, metadata
 
 ResultT = TypeVar("ResultT")
@@ -116,30 +118,28 @@ class SqliteDriver(SqlDriver):
 
     async def _connect(self, *, create: bool) -> None:
         self._pid = os.getpid()
-        engine = self._engine or _create_engine(self._path, create=create)
-        self._engine = engine
-        await self._check_out(engine, _WRITER_SETTINGS, create=create)
+        if self._engine is None:
+            self._engine = _create_engine(self._path, create=create)
+        engine = self._engine
+        await self._check_out(engine, _WRITER_SETTINGS)
         self._path = self._lanes[0].path
         self.capabilities = _IN_MEMORY if self._path is None else _ON_DISK
         if self._path is not None and self._owns_engine:
             for _ in range(_READERS):
-                await self._check_out(engine, _READER_SETTINGS, create=create)
+                await self._check_out(engine, _READER_SETTINGS)
 
-    async def _check_out(
-        self, engine: AsyncEngine, settings: Mapping[str, object], *, create: bool
-    ) -> None:
+    async def _check_out(self, engine: AsyncEngine, settings: Mapping[str, object]) -> None:
         lease = engine.connect()
         try:
             await lease
         except SQLAlchemyError as error:
-            if not create and _is_missing(self._path):
-                raise not_set_up(self._path, "there is no such file") from error
             raise translate(error, self._path) from error
         try:
-            self._lanes.append(await Lane.check_out(lease, settings, self._patience))
+            lane = await Lane.check_out(lease, self._path, settings, self._patience)
         except BaseException:
             await self._to_the_end(lease.close())
             raise
+        self._lanes.append(lane)
 
     async def _prepare(self, *, create: bool) -> None:
         writer = self._lanes[0]
@@ -157,6 +157,20 @@ class SqliteDriver(SqlDriver):
             )
         for lane in self._lanes:
             lane.watch_file()
+
+    async def hazards(self) -> Sequence[str]:
+        path = self._path
+        if path is None:
+            return ()
+        mount = await self._lane(0).read(lambda _: network_mount(path), self._patience)
+        if mount is None:
+            return ()
+        hazard = (
+            f"the database {path!r} is on a network file system ({mount.type}, mounted on "
+            f"{mount.point}), where the locks and the shared memory of SQLite are not reliable: "
+            "accepted writes may be lost; use a local disk"
+        )
+        return (hazard,)
 
     async def ping(self) -> None:
         await self._read(_version)
@@ -230,22 +244,16 @@ def _path_of(url: str) -> str | None:
     return str(Path(name).absolute())
 
 
-def _is_missing(path: str | None) -> bool:
-    return path is not None and not Path(path).exists()
-
-
 def _create_engine(path: str | None, *, create: bool) -> AsyncEngine:
     arguments: dict[str, Any] = {"timeout": 0, "isolation_level": None}
     if path is None:
         return create_async_engine(URL.create("sqlite+aiosqlite"), connect_args=arguments)
-    url = URL.create(
-        "sqlite+aiosqlite",
-        database=f"file:{quote(os.fsencode(path))}",
-        # Verifying must not leave an empty file behind.
-        query={"mode": "rwc" if create else "rw", "uri": "true"},
-    )
+    # Verifying must not leave an empty file behind.
+    mode = "rwc" if create else "rw"
+    name = f"file:{quote(os.fsencode(path))}"
+    _try_to_open(path, f"{name}?mode={mode}")
     return create_async_engine(
-        url,
+        URL.create("sqlite+aiosqlite", database=name, query={"mode": mode, "uri": "true"}),
         connect_args=arguments,
         pool_size=1 + _READERS,
         max_overflow=0,
@@ -253,7 +261,18 @@ def _create_engine(path: str | None, *, create: bool) -> AsyncEngine:
     )
 
 
-def _version(db: sqlite3.Connection) -> int | None:
+def _try_to_open(path: str, uri: str) -> None:
+    # A connection of aiosqlite that cannot be opened leaves a thread, which outlives a loop that
+    # closes soon, and complains.
+    try:
+        sqlite3.connect(uri, uri=True, timeout=0).close()
+    except sqlite3.Error as error:
+        if Path(path).parent.is_dir() and not Path(path).exists() and uri.endswith("=rw"):
+            raise not_set_up(path, "there is no such file") from error
+        raise translate(error, path) from error
+
+
+def _version(db: Database) -> int | None:
     """The version of the tables; ``None`` if there are none."""
     found = {
         name
@@ -270,7 +289,7 @@ def _version(db: sqlite3.Connection) -> int | None:
     return version
 
 
-def _switch_to_wal(db: sqlite3.Connection) -> None:
+def _switch_to_wal(db: Database) -> None:
     (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise ConfigurationError(
@@ -279,7 +298,7 @@ def _switch_to_wal(db: sqlite3.Connection) -> None:
         )
 
 
-def _create(db: sqlite3.Connection) -> int:
+def _create(db: Database) -> int:
     version = _version(db)
     if version is None:
         for statement in create_statements(sqlite_dialect()):
@@ -289,5 +308,5 @@ def _create(db: sqlite3.Connection) -> int:
     return version
 
 
-def _checkpoint(db: sqlite3.Connection) -> None:
+def _checkpoint(db: Database) -> None:
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()

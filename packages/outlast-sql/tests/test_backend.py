@@ -1,0 +1,132 @@
+"""End to end: the two contracts over a database file, a lent engine, and a URL."""
+
+import importlib.metadata
+import logging
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy.ext.asyncio import create_async_engine
+
+import outlast
+from outlast.registry import Registry
+from outlast_sql import SqlBackend
+
+pytestmark = [pytest.mark.sql, pytest.mark.sqlite]
+
+
+async def live(backend: outlast.Backend) -> None:
+    """A task's life, from its claim to its last trace."""
+    tasks, checkpoints = backend.persistence, backend.checkpoints
+    claim = await tasks.claim_task("t")
+    await tasks.save_task_state("t", outlast.TaskState(id="t"), claim=claim)
+    running = {"status": outlast.TaskStatus.RUNNING, "context": {"a.b": [1, 1.0, None, "\0"]}}
+    await tasks.update_task_state("t", running, claim=claim)
+    messages = [outlast.ApiMessage(id=str(n), role="user", content=f"{n}") for n in range(5)]
+    await tasks.append_api_messages("t", messages[:3], claim=claim)
+    await tasks.append_api_messages("t", messages, claim=claim)
+    other = outlast.ApiMessage(id="1", role="user", content="other")
+    with pytest.raises(outlast.ConflictError):
+        await tasks.append_api_message("t", other, claim=claim)
+    await tasks.save_task_input("t", outlast.TaskInput(message="go"), claim=claim)
+    run = await checkpoints.claim("r", thread_id="t")
+    partial = outlast.StreamCheckpoint(
+        run_id="r", thread_id="t", message_id="m", model="x", text="half"
+    )
+    await checkpoints.put(partial, claim=run)
+
+    assert await tasks.load_api_messages("t") == messages
+    assert await tasks.load_api_messages("t", last=2) == messages[3:]
+    listed = await tasks.list_task_states(status=outlast.TaskStatus.RUNNING)
+    assert [state.context for state in listed] == [running["context"]]
+    successor = await checkpoints.claim("r")
+    assert successor.checkpoint is not None
+    assert successor.checkpoint.text == "half"
+    with pytest.raises(outlast.FencedError):
+        await checkpoints.put(partial, claim=run)
+    await tasks.delete_task("t", claim=claim)
+    assert await tasks.load_task_state("t") is None
+    report = await backend.sweep(older_than=timedelta(0))
+    assert (report.tombstones, report.complete) == (2, True)
+    assert (await tasks.claim_task("t")).epoch > claim.epoch
+
+
+@pytest.mark.parametrize("url", ["sqlite:///{path}", "sqlite+aiosqlite:///{path}", "sqlite://"])
+async def test_a_task_lives_in_a_database_of_its_url(url: str, path: Path) -> None:
+    """A1 to S5 in short; the suite of outlast-contract has them at length."""
+    async with SqlBackend(url=url.format(path=path), namespace="n") as backend:
+        assert backend.name == "sqlite"
+        await live(backend)
+
+
+async def test_a_task_lives_in_an_engine_of_the_application(path: Path) -> None:
+    """C7: which goes on using it, during and after."""
+    engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
+    async with SqlBackend(engine=engine) as backend:
+        await live(backend)
+        async with engine.begin() as connection:
+            await connection.exec_driver_sql("CREATE TABLE mine (id)")
+    async with engine.connect() as connection:
+        count = await connection.exec_driver_sql("SELECT count(*) FROM mine")
+        assert count.scalar() == 0
+    await engine.dispose()
+
+
+async def test_setup_false_verifies_and_names_the_command(path: Path) -> None:
+    """The error names the backend and the operation, too."""
+    backend = SqlBackend(url=f"sqlite:///{path}", setup=False)
+    with pytest.raises(outlast.ConfigurationError, match="outlast setup sqlite:///") as caught:
+        await backend.open()
+    assert (caught.value.backend, caught.value.operation) == ("sqlite", "open")
+    assert not path.exists()  # noqa: ASYNC240
+    async with SqlBackend(url=f"sqlite:///{path}"):
+        pass
+    async with SqlBackend(url=f"sqlite:///{path}", setup=False) as verified:
+        await verified.ping()
+
+
+async def test_a_network_file_system_warns_or_is_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """D2 (H-Q4): by the table of mounts, here one of the test's own making."""
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        "1 1 0:1 / / rw - ext4 /dev/a rw\n"
+        f"2 1 0:2 / {path.parent} rw - nfs4 server:/export rw,vers=4\n"
+    )
+    monkeypatch.setattr("outlast.filesystem._MOUNTS", str(mounts))
+    with caplog.at_level(logging.WARNING, "outlast"):
+        async with SqlBackend(url=f"sqlite:///{path}"):
+            pass
+    assert "network file system (nfs4" in caplog.text
+    with pytest.raises(outlast.ConfigurationError, match="network file system"):
+        await SqlBackend(url=f"sqlite:///{path}", strict=True).open()
+
+
+def test_the_entry_point_imports_no_driver() -> None:
+    """Neither does the package: SQLAlchemy comes with the first driver."""
+    code = (
+        "import sys, outlast_sql._plugin as plugin, outlast_sql\n"
+        "print([info.name for info in plugin.outlast_backends()],"
+        " [name for name in ('sqlalchemy', 'aiosqlite', 'greenlet') if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    assert result.stdout == "['sqlite'] []\n"
+
+
+async def test_the_registry_finds_the_backend_by_its_entry_point(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The value is the one in pyproject.toml, read from there: it need not be installed."""
+    project = (Path(__file__).parent.parent / "pyproject.toml").read_text()
+    assert 'sql = "outlast_sql._plugin"' in project
+    entry = importlib.metadata.EntryPoint("sql", "outlast_sql._plugin", "outlast")
+    monkeypatch.setattr("outlast.registry._registry", Registry(lambda: (entry,)))
+    for url in (f"sqlite:///{path}", f"sqlite+aiosqlite:///{path}"):
+        async with outlast.open_backend(url, namespace="prod", timeout=5.0) as backend:
+            await live(backend)
+    with pytest.raises(outlast.ConfigurationError, match="unknown option 'journal'"):
+        outlast.open_backend(f"sqlite:///{path}", journal="off")
