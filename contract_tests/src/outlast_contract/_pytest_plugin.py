@@ -1,0 +1,21 @@
+"""The pytest plugin: after a run with tests of the suite it sums up what became of each clause.
+
+pytest loads it in every project of an environment: it does nothing where the suite was not used,
+and imports nothing before it was.
+"""
+
+from typing import Any
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the clauses, if tests of a contract suite were run."""
+    reports = [
+        report
+        for outcome in ("passed", "failed", "skipped", "xfailed", "xpassed")
+        for report in terminalreporter.stats.get(outcome, ())
+        if any(name == "outlast_check" for name, _ in getattr(report, "user_properties", ()))
+    ]
+    if reports:
+        from outlast_contract.pytest_summary import print_summary
+
+        print_summary(terminalreporter, reports)

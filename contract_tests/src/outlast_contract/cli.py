@@ -1,0 +1,177 @@
+"""The command ``outlast-contract URL``."""
+
+import argparse
+import asyncio
+import logging
+import os
+import secrets
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from outlast.errors import OutlastError
+from outlast.url import redact
+from outlast_contract import __version__
+from outlast_contract.clauses import CLAUSES
+from outlast_contract.engine import TIERS, Check, Result, Settings, select_checks
+from outlast_contract.harness import Harness
+from outlast_contract.report import Report, printable, summary
+from outlast_contract.runner import run_suite
+from outlast_contract.stores import harness_for
+
+_COLOURS = {"verified": "32", "failed": "1;31", "not run": "33", "head": "1"}
+_MARKS = {"passed": "pass", "failed": "FAIL", "not run": "NOT RUN"}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command's arguments."""
+    parser = argparse.ArgumentParser(
+        prog="outlast-contract",
+        description="Hold a storage backend of outlast to its contract, clause by clause. It "
+        "writes to random namespaces of its own in the store, and removes them.",
+        epilog="Exit code 0: something was executed and no clause failed; 1: a clause failed, or "
+        "nothing was executed; 2: the store or the arguments cannot be used.",
+    )
+    parser.add_argument(
+        "url", help="the store, such as memory://, file:///dir or sqlite:///file.db"
+    )
+    parser.add_argument(
+        "--tier", action="append", choices=TIERS, help="only this tier; may be repeated"
+    )
+    parser.add_argument(
+        "--clause",
+        action="append",
+        metavar="ID",
+        help="only checks of this clause, such as F2; may be repeated",
+    )
+    parser.add_argument("--seed", type=int, help="of all random choices (default 0)")
+    parser.add_argument("--rounds", type=int, help="of each race (default 10)")
+    parser.add_argument("--kills", type=int, help="processes to kill in each check (default 10)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON")
+    parser.add_argument("--junit", type=Path, metavar="FILE", help="write the report as JUnit XML")
+    parser.add_argument("-v", "--verbose", action="store_true", help="one line for each check")
+    parser.add_argument("--version", action="version", version=f"outlast-contract {__version__}")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    clauses = [clause.upper() for clause in options.clause or ()]
+    for clause in clauses:
+        if clause not in CLAUSES:
+            parser.error(f"no clause {clause!r}; there are {', '.join(CLAUSES)}")
+    for name in ("rounds", "kills"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            parser.error(f"--{name} must be at least 1")
+    try:
+        settings = Settings.from_environment(
+            seed=options.seed, rounds=options.rounds, kills=options.kills
+        )
+    except ValueError as error:
+        parser.error(f"OUTLAST_CONTRACT_SEED, _ROUNDS and _KILLS are integers: {error}")
+    checks = select_checks(tiers=options.tier or TIERS, clauses=clauses)
+    make_harness = harness_for(options.url)
+    try:
+        asyncio.run(_try(make_harness()))
+    except OutlastError as error:
+        print(f"outlast-contract: {printable(str(error))}", file=sys.stderr)
+        return 2
+    # What backends log is part of what is checked; it would only tear the progress line.
+    logging.getLogger("outlast").addHandler(logging.NullHandler())
+    screen = Screen(sys.stdout, len(checks), verbose=options.verbose)
+    report = run_suite(
+        make_harness,
+        checks=checks,
+        settings=settings,
+        subject=redact(options.url),
+        before=screen.before,
+        after=screen.after,
+    )
+    screen.show(report)
+    for path, text in ((options.json, report.to_json), (options.junit, report.to_junit)):
+        if path is not None:
+            path.write_text(text(), encoding="utf-8")
+    return 0 if report.is_success else 1
+
+
+async def _try(harness: Harness) -> None:
+    """Open the store once, so that a bad URL is said at once and not by every check."""
+    await harness.start()
+    try:
+        namespace = f"oc-{secrets.token_hex(6)}"
+        async with await harness.open(namespace) as backend:
+            await backend.ping()
+    finally:
+        await harness.stop()
+
+
+class Screen:
+    """Progress and report on a terminal or in a file."""
+
+    def __init__(self, stream: TextIO, total: int, *, verbose: bool) -> None:
+        """Write to ``stream``, in colour and with a moving line if it is a terminal."""
+        self._stream = stream
+        self._total = total
+        self._verbose = verbose
+        self._is_terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._colours = self._is_terminal and "NO_COLOR" not in os.environ
+        self._done = 0
+        self._failed = 0
+
+    def before(self, check: Check) -> None:
+        """Say what is being run."""
+        if self._is_terminal:
+            line = f"[{self._done + 1}/{self._total}] {self._failed} failed  {check.name}"
+            self._print(f"\r\x1b[2K{line[:100]}", end="")
+
+    def after(self, result: Result) -> None:
+        """Say how it ended."""
+        self._done += 1
+        self._failed += result.status == "failed"
+        if self._is_terminal:
+            self._print("\r\x1b[2K", end="")
+        if not self._verbose and result.status != "failed":
+            return
+        clauses = result.clause or ",".join(result.check.clauses)
+        line = f"{_MARKS[result.status]:<7} {clauses:<12} {result.check.name}"
+        style = "verified" if result.status == "passed" else result.status
+        self._print(self._paint(f"{line}  ({result.seconds:.2f} s)", style))
+        for text in (result.detail, *result.notes):
+            if text:
+                self._print(f"        {printable(text)}")
+        if self._verbose and result.trace:
+            self._print(printable(result.trace))
+
+    def show(self, report: Report) -> None:
+        """Print the report."""
+        self._print("")
+        self._print(f"Contract of outlast on {report.subject}, seed {report.seed}")
+        self._print(summary(report.results))
+        self._print("")
+        for text, style in report.lines(verbose=self._verbose):
+            self._print(self._paint(text, style))
+        self._print("")
+        if report.failed:
+            verdict, style = f"FAILED: {', '.join(report.failed)}", "failed"
+        elif not report.executed:
+            verdict, style = "NOT RUN: nothing was executed", "failed"
+        else:
+            verdict, style = "No clause failed.", "verified"
+        self._print(self._paint(verdict, style))
+
+    def _paint(self, text: str, style: str) -> str:
+        code = _COLOURS.get(style)
+        return f"\x1b[{code}m{text}\x1b[0m" if code and self._colours else text
+
+    def _print(self, text: str, end: str = "\n") -> None:
+        encoding = self._stream.encoding or "utf-8"
+        safe = text.encode(encoding, "backslashreplace").decode(encoding)
+        print(safe, end=end, file=self._stream, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

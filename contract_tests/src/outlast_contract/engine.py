@@ -1,0 +1,388 @@
+"""One registry of checks, and the way one of them is run; both doors of the suite stand on it.
+
+A check is an async function of a `Context`. It names the clauses that it verifies; it raises
+`Violation` if one is broken and `NotRun` if it cannot be carried out here.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import random
+import secrets
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeVar
+
+import outlast
+from outlast.contracts import DriverBackend
+from outlast.driver import Driver
+from outlast.errors import OutlastError
+from outlast_contract.clauses import CLAUSES
+from outlast_contract.expect import NotRun, Violation
+from outlast_contract.harness import Harness
+
+Tier = Literal["contract", "race"]
+TIERS: Final[tuple[Tier, ...]] = ("contract", "race")
+
+Need = Literal["driver", "options", "raw", "processes", "same store in processes"]
+"""What a check asks of a harness or backend: see `Context.missing`."""
+
+Status = Literal["passed", "failed", "not run"]
+Body = Callable[["Context"], Awaitable[None]]
+CaseT = TypeVar("CaseT")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How much is done, and with which random numbers.
+
+    Attributes:
+        seed: Of all random choices, namespaces and ids aside.
+        rounds: Of each race.
+        contenders: In each race, every one with a client of its own.
+        kills: Processes that are killed in each check that kills.
+        listed: Tasks in the checks of complete lists.
+        time_limit: Seconds after which a check has failed.
+    """
+
+    seed: int = 0
+    rounds: int = 10
+    contenders: int = 8
+    kills: int = 10
+    listed: int = 1500
+    time_limit: float = 50.0
+
+    @classmethod
+    def from_environment(cls, **given: int | None) -> "Settings":
+        """What is given, else ``OUTLAST_CONTRACT_SEED``, ``_ROUNDS`` and ``_KILLS``, else the
+        defaults.
+        """
+        values: dict[str, Any] = {}
+        for name in ("seed", "rounds", "kills"):
+            value = given.get(name)
+            text = os.environ.get(f"OUTLAST_CONTRACT_{name.upper()}")
+            if value is not None:
+                values[name] = value
+            elif text:
+                values[name] = int(text)
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check and what it says of itself.
+
+    Attributes:
+        name: Unique, such as ``a_superseded_claim_cannot_write[put]``.
+        clauses: The clauses that are verified if it passes; a failure counts against the first.
+        tier: ``contract`` (one thing at a time) or ``race`` (contenders).
+        title: What it claims, for people.
+        needs: What must be there for it to run.
+        heavy: Whether it moves so much data that a profile for frequent runs may leave it out.
+    """
+
+    name: str
+    clauses: tuple[str, ...]
+    tier: Tier
+    title: str
+    body: Body = field(repr=False, compare=False)
+    needs: frozenset[Need] = frozenset()
+    heavy: bool = False
+
+    @property
+    def test_name(self) -> str:
+        """The name of its test in a class made by ``contract_suite``."""
+        text = self.name.replace("[", "_").rstrip("]")
+        return f"test_{self.clauses[0].lower()}_{text}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one check.
+
+    Attributes:
+        clause: The broken clause, if it failed.
+        detail: Why it failed or was not run; empty if it passed.
+        notes: Parts that were not run although the check passed, with the reasons.
+        seconds: How long it took.
+        trace: Where an unexpected error came from.
+    """
+
+    check: Check
+    status: Status
+    clause: str | None = None
+    detail: str = ""
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+    trace: str = ""
+
+
+_registry: dict[str, Check] = {}
+
+
+def check(
+    *clauses: str,
+    tier: Tier = "contract",
+    needs: Iterable[Need] = (),
+    heavy: bool = False,
+) -> Callable[[Body], Body]:
+    """Register a check; its docstring's first paragraph is its title."""
+
+    def register(body: Body) -> Body:
+        _register(body, getattr(body, "__name__", ""), body.__doc__, clauses, tier, needs, heavy)
+        return body
+
+    return register
+
+
+def check_each(
+    cases: Mapping[str, CaseT],
+    *clauses: str,
+    tier: Tier = "contract",
+    needs: Iterable[Need] = (),
+    heavy: bool = False,
+) -> Callable[[Callable[["Context", CaseT], Awaitable[None]]], object]:
+    """Register one check per case; the function takes the case behind the context."""
+
+    def register(body: Callable[["Context", CaseT], Awaitable[None]]) -> object:
+        for label, case in cases.items():
+
+            async def run(context: "Context", case: CaseT = case) -> None:
+                await body(context, case)
+
+            name = f"{getattr(body, '__name__', '')}[{label}]"
+            _register(run, name, body.__doc__, clauses, tier, needs, heavy)
+        return body
+
+    return register
+
+
+def _register(
+    body: Body,
+    name: str,
+    doc: str | None,
+    clauses: tuple[str, ...],
+    tier: Tier,
+    needs: Iterable[Need],
+    heavy: bool,  # noqa: FBT001 - the last of seven, and private
+) -> None:
+    unknown = [clause for clause in clauses if clause not in CLAUSES]
+    if name in _registry or unknown or not clauses or not doc:
+        raise ValueError(f"check {name!r}: known already, without docstring, or of {unknown}")
+    title = " ".join(doc.strip().partition("\n\n")[0].split())
+    _registry[name] = Check(name, clauses, tier, title, body, frozenset(needs), heavy)
+
+
+def all_checks() -> tuple[Check, ...]:
+    """Every check of the suite, in the order in which they are run."""
+    import outlast_contract.checks as _  # noqa: F401 - importing it registers them
+
+    return tuple(_registry.values())
+
+
+def select_checks(
+    *, tiers: Iterable[str] = TIERS, clauses: Iterable[str] = ()
+) -> tuple[Check, ...]:
+    """The checks of the given tiers that verify one of the given clauses (all of them if none
+    is given).
+    """
+    wanted, chosen = set(tiers), set(clauses)
+    return tuple(
+        one
+        for one in all_checks()
+        if one.tier in wanted and (not chosen or chosen.intersection(one.clauses))
+    )
+
+
+class Context:
+    """What a check works with: clients, names of its own, seeded randomness.
+
+    Attributes:
+        namespace: The check's own namespace; `new_namespace` makes more.
+        rng: Seeded by the settings' seed and the check's name.
+    """
+
+    def __init__(self, harness: Harness, check: Check, settings: Settings) -> None:
+        """For the engine: a context serves one run of one check."""
+        self.harness = harness
+        self.check = check
+        self.settings = settings
+        digest = hashlib.sha256(f"{settings.seed}/{check.name}".encode()).digest()
+        self.rng = random.Random(digest)
+        self.namespaces: list[str] = []
+        self.namespace = self.new_namespace()
+        self.notes: list[str] = []
+        self._clients: list[outlast.Backend] = []
+        self._names = 0
+
+    def new_namespace(self, tail: str = "") -> str:
+        """A namespace that nobody else uses, wiped after the check."""
+        name = f"oc-{secrets.token_hex(6)}{tail}"
+        self.namespaces.append(name)
+        return name
+
+    def new_id(self, label: str = "id") -> str:
+        """An id that was not used in this check before."""
+        self._names += 1
+        return f"{label}-{self._names}"
+
+    async def open(self, namespace: str | None = None, **options: Any) -> outlast.Backend:
+        """A new client, open; closed after the check. With options it needs
+        ``Harness.open_with``.
+        """
+        backend = await self.make(namespace, **options)
+        self._clients.append(backend)
+        await backend.open()
+        return backend
+
+    async def make(self, namespace: str | None = None, **options: Any) -> outlast.Backend:
+        """A new client, not open; the check closes it."""
+        name = self.namespace if namespace is None else namespace
+        if options:
+            return await self.harness.open_with(name, **options)
+        return await self.harness.open(name)
+
+    async def open_many(self, count: int) -> list[outlast.Backend]:
+        """Several clients of the check's namespace."""
+        return [await self.open() for _ in range(count)]
+
+    async def driver(self, backend: outlast.Backend | None = None) -> Driver:
+        """The driver below a client.
+
+        Raises:
+            NotRun: The backend is not made of a `Driver`.
+        """
+        backend = backend or await self.open()
+        if not isinstance(backend, DriverBackend):
+            raise NotRun("needs a backend on a Driver")
+        return backend.driver
+
+    def note(self, reason: str) -> None:
+        """Say what part of the check was not run, and why."""
+        self.notes.append(reason)
+
+    async def missing(self) -> str | None:
+        """Which of the check's needs is not met, in words."""
+        probe = await self.harness.open(self.namespace)
+        needs = self.check.needs
+        harness = type(self.harness)
+        if "driver" in needs and not isinstance(probe, DriverBackend):
+            return "needs a backend on a Driver"
+        if "options" in needs and self.harness.url is None and _is_default(harness, "open_with"):
+            return "needs Harness.open_with() or Harness.url"
+        if "raw" in needs and _is_default(harness, "raw"):
+            return "needs Harness.raw(): a look at the store past the adapter"
+        if needs.isdisjoint({"processes", "same store in processes"}):
+            return None
+        if self.harness.url is None:
+            return "needs Harness.url: child processes open the store by it"
+        if not hasattr(os, "fork"):
+            return "needs a platform with fork()"
+        if "same store in processes" in needs and probe.capabilities.reach == "process":
+            return "the backend declares that its reach is one process"
+        return None
+
+    async def close(self) -> None:
+        """Close every client that is still open."""
+        clients, self._clients = self._clients, []
+        for backend in reversed(clients):
+            await backend.aclose()
+
+
+def _is_default(harness: type[Harness], method: str) -> bool:
+    return getattr(harness, method) is getattr(Harness, method)
+
+
+async def run_check(check: Check, harness: Harness, settings: Settings | None = None) -> Result:
+    """Run one check against a harness, and remove what it stored."""
+    settings = settings or Settings()
+    context = Context(harness, check, settings)
+    started = time.monotonic()
+    status: Status = "passed"
+    clause: str | None = None
+    detail = trace = ""
+    limit = asyncio.timeout(settings.time_limit)
+    try:
+        async with limit:
+            await _run_within(context)
+    except NotRun as error:
+        status, detail = "not run", error.reason
+    except Violation as error:
+        status, detail, clause = "failed", error.message, error.clause or check.clauses[0]
+    except TimeoutError as error:
+        status, clause = "failed", "E6" if limit.expired() else check.clauses[0]
+        trace = traceback.format_exc()
+        detail = (
+            f"still not at its end after {settings.time_limit:g} s"
+            if limit.expired()
+            else _unexpected(error)
+        )
+    except Exception as error:  # noqa: BLE001 - whatever a backend throws is a finding
+        cause = _first(error)
+        status, clause, detail = "failed", check.clauses[0], _unexpected(cause)
+        if isinstance(cause, Violation):
+            clause, detail = cause.clause or clause, cause.message
+        trace = traceback.format_exc()
+    seconds = time.monotonic() - started
+    return Result(check, status, clause, detail, tuple(context.notes), seconds, trace)
+
+
+async def _run_within(context: Context) -> None:
+    await context.harness.start()
+    try:
+        reason = await context.missing()
+        if reason is not None:
+            raise NotRun(reason)
+        try:
+            await context.check.body(context)
+        finally:
+            await context.close()
+    finally:
+        for namespace in context.namespaces:
+            # A backend that cannot tidy up has failed, or will fail, the checks about that.
+            with contextlib.suppress(Exception):
+                await context.harness.wipe(namespace)
+        await context.harness.stop()
+
+
+def _first(error: BaseException) -> BaseException:
+    """The violation in a group of errors, or else its first error."""
+    nested: tuple[BaseException, ...] = getattr(error, "exceptions", ())
+    if not nested:
+        return error
+    causes = [_first(one) for one in nested]
+    return next((cause for cause in causes if isinstance(cause, Violation)), causes[0])
+
+
+def _unexpected(error: BaseException) -> str:
+    kind = type(error).__name__
+    return f"{kind}: {error}" if isinstance(error, OutlastError) else f"unexpected {kind}: {error}"
+
+
+def run_check_sync(
+    check: Check, make_harness: Callable[[], Harness], settings: Settings | None = None
+) -> Result:
+    """`run_check` in an event loop of its own."""
+    with asyncio.Runner() as runner:
+        return runner.run(run_check(check, make_harness(), settings))
+
+
+__all__ = [
+    "TIERS",
+    "Check",
+    "Context",
+    "Need",
+    "Result",
+    "Settings",
+    "Status",
+    "Tier",
+    "all_checks",
+    "check",
+    "check_each",
+    "run_check",
+    "run_check_sync",
+    "select_checks",
+]

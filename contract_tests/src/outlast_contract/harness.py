@@ -1,0 +1,164 @@
+"""What a backend gives the suite: a way to open clients, and whatever more it can offer."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import outlast
+from outlast.contracts import DriverBackend
+from outlast.driver import LOGS, PRIMARY, Entry, Index, Scope, Where
+from outlast.errors import OutlastError
+from outlast_contract.expect import NotRun
+
+
+class Harness:
+    """Opens clients of one store; one harness object serves one check.
+
+    Write `open`, or set `url`. Everything else is optional and widens what can be verified; what an
+    absent part leaves open is reported as not run.
+
+    Attributes:
+        url: A store URL by which ``outlast.open_backend`` opens the store, in child processes too.
+        options: Keywords that go with ``url``.
+    """
+
+    url: str | None = None
+    options: ClassVar[Mapping[str, Any]] = {}
+
+    async def start(self) -> None:
+        """Called before the check; make the store reachable."""
+
+    async def stop(self) -> None:
+        """Called after the check, whatever its outcome; release what `start` took."""
+
+    async def open(self, namespace: str) -> outlast.Backend:
+        """A new "process": a backend with a client of its own, which the suite opens and closes.
+
+        It is not opened yet. All clients of one harness meet in one store.
+        """
+        return await self.open_with(namespace)
+
+    async def open_with(self, namespace: str, **options: Any) -> outlast.Backend:
+        """`open` with keywords of ``outlast.open_backend``, such as ``timeout`` or
+        ``checkpoint_ttl``.
+        """
+        if self.url is None:
+            raise NotRun("needs Harness.open_with() or Harness.url")
+        return outlast.open_backend(self.url, namespace=namespace, **{**self.options, **options})
+
+    async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
+        """Everything that the store holds for ``namespace``, past the adapter.
+
+        That is (name, bytes) of each key, row, document, object or file. More than that, such as
+        what other namespaces hold, does no harm.
+        """
+        raise NotRun("needs Harness.raw()")
+
+    async def plant(
+        self,
+        backend: outlast.Backend,
+        scope: Scope,
+        slot: str,
+        change: Callable[[bytes], bytes],
+    ) -> None:
+        """Replace what is stored in one slot of an unclaimed scope by damaged bytes.
+
+        Backends on a `Driver` have it for free.
+
+        Args:
+            backend: An open client.
+            scope: The task or run, which has no claim.
+            slot: ``state``, ``input`` or ``checkpoint``; the last entry of ``api`` or ``user``.
+            change: Makes the damaged bytes out of those that are stored.
+        """
+        if not isinstance(backend, DriverBackend):
+            raise NotRun("needs Harness.plant(), or a backend on a Driver")
+        driver = backend.driver
+        if slot in LOGS[scope.kind]:
+            entries = await driver.load(scope, slot)
+            entries[-1] = Entry(entries[-1].id, change(entries[-1].data))
+            await driver.replace(scope, slot, entries, fence=None)
+            return
+        value = await driver.read(scope, slot)
+        if value.data is None:
+            raise ValueError(f"nothing is stored in {slot} of {scope}")
+        index = Index(value.parent) if slot == PRIMARY[scope.kind] else None
+        await driver.write(scope, slot, change(value.data), fence=None, index=index)
+
+    async def wipe(self, namespace: str) -> None:
+        """Remove everything of a namespace; called after each check for each namespace it used."""
+        backend = await self.open(namespace)
+        async with backend:
+            if isinstance(backend, DriverBackend):
+                await _wipe_by_driver(backend)
+            else:
+                await _wipe_by_contract(backend)
+            await backend.sweep(older_than=timedelta(0))
+
+
+class UrlHarness(Harness):
+    """A harness of a store URL and nothing else."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        """Keep the URL and the keywords for ``outlast.open_backend``; no I/O."""
+        self.url = url
+        self.options: Mapping[str, Any] = options  # type: ignore[misc]
+
+
+async def _wipe_by_driver(backend: DriverBackend) -> None:
+    # Without decoding: damaged records go like any other.
+    driver = backend.driver
+    limit = asyncio.Semaphore(16)
+
+    async def remove(scope: Scope, epoch: int) -> None:
+        async with limit:
+            fence = None
+            if epoch:
+                claimed = await driver.claim(scope, _WIPER)
+                assert claimed.fence is not None
+                fence = outlast.Claim(
+                    scope, claimed.fence.epoch, _WIPER, seq=claimed.fence.seq
+                ).next_fence()
+            await driver.remove(scope, fence=fence)
+
+    for kind in ("task", "run"):
+        after: str | None = None
+        while True:
+            page = await driver.scan(
+                "task" if kind == "task" else "run",
+                where=Where(with_empty=True),
+                after=after,
+                limit=200,
+            )
+            async with asyncio.TaskGroup() as group:
+                for item in page.items:
+                    scope = Scope("task" if kind == "task" else "run", item.id)
+                    group.create_task(remove(scope, item.value.epoch))
+            after = page.next
+            if after is None:
+                break
+
+
+_WIPER = "c1ea" * 8
+
+
+async def _wipe_by_contract(backend: outlast.Backend) -> None:
+    tasks, runs = backend.persistence, backend.checkpoints
+    ids = [state.id async for state in _unless_damaged(tasks.iter_task_states())]
+    for task_id in ids:
+        await tasks.delete_task(task_id, force=True)
+    checkpoints = [point async for point in _unless_damaged(runs.iter_checkpoints())]
+    for thread_id in {checkpoint.thread_id for checkpoint in checkpoints}:
+        await runs.delete_thread(thread_id, force=True)
+
+
+async def _unless_damaged(items: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    try:
+        async for item in items:
+            yield item
+    except OutlastError:
+        return
+
+
+__all__ = ["Harness", "UrlHarness"]

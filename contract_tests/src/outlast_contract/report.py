@@ -1,0 +1,258 @@
+"""What the results of checks say about each clause, and how that is shown."""
+
+import json
+import platform
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Literal
+
+from outlast_contract.clauses import CLAUSES, GROUPS, HEADLINES, OUT_OF_REACH
+from outlast_contract.engine import Result, all_checks
+
+ClauseStatus = Literal["verified", "failed", "not run"]
+
+
+@dataclass(frozen=True)
+class Clause:
+    """One clause and what the checks found.
+
+    Attributes:
+        passed: Checks of it that passed.
+        failed: Those that found it broken.
+        not_run: Those that could not be carried out, or at whose start another clause was broken.
+        reasons: Why it failed, or else what was not run and why; without repetitions.
+    """
+
+    id: str
+    title: str
+    passed: int
+    failed: int
+    not_run: int
+    reasons: tuple[str, ...]
+
+    @property
+    def status(self) -> ClauseStatus:
+        """``verified`` if a check of it passed and none failed; nothing executed is ``not run``."""
+        if self.failed:
+            return "failed"
+        return "verified" if self.passed else "not run"
+
+
+class Report:
+    """The results of one run of the suite.
+
+    Attributes:
+        results: Of each check, in the order in which they were run.
+        subject: What was tested, such as a store URL without its secrets.
+        seed: Of the run.
+    """
+
+    def __init__(self, results: Iterable[Result], *, subject: str = "", seed: int = 0) -> None:
+        """Sum up results."""
+        self.results = tuple(results)
+        self.subject = subject
+        self.seed = seed
+
+    @property
+    def clauses(self) -> Mapping[str, Clause]:
+        """Every clause of the contract, by id, in the contract's order."""
+        return {clause: self._clause(clause) for clause in CLAUSES}
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """The ids of the clauses that failed."""
+        return tuple(name for name, clause in self.clauses.items() if clause.status == "failed")
+
+    @property
+    def executed(self) -> int:
+        """How many checks were carried out."""
+        return sum(result.status != "not run" for result in self.results)
+
+    @property
+    def is_success(self) -> bool:
+        """Whether something was executed and no clause failed."""
+        return self.executed > 0 and not self.failed
+
+    def headline(self, groups: str) -> tuple[str, str]:
+        """Status and counts of the clauses of some groups: ``passed``, ``failed`` or ``not
+        run``.
+        """
+        clauses = [clause for clause in self.clauses.values() if clause.id[0] in groups]
+        counts = {
+            status: [clause.id for clause in clauses if clause.status == status]
+            for status in ("verified", "failed", "not run")
+        }
+        parts = [f"{len(counts['verified'])} of {len(clauses)} clauses verified"]
+        parts += [
+            f"{status}: {', '.join(counts[status])}"
+            for status in ("failed", "not run")
+            if counts[status]
+        ]
+        verdict = "failed" if counts["failed"] else "passed" if counts["verified"] else "not run"
+        return verdict, "; ".join(parts)
+
+    def _clause(self, clause: str) -> Clause:
+        passed = failed = not_run = 0
+        failures: list[str] = []
+        gaps: list[str] = []
+        for result in self.results:
+            if result.status == "failed" and result.clause == clause:
+                failed += 1
+                failures.append(f"{result.check.name}: {result.detail}")
+            elif clause not in result.check.clauses:
+                continue
+            elif result.status == "passed":
+                passed += 1
+                gaps += result.notes
+            else:
+                not_run += 1
+                gaps.append(
+                    result.detail
+                    if result.status == "not run"
+                    else f"{result.check.name} ended early: {result.clause} is broken"
+                )
+        if not (passed or failed or not_run):
+            known = any(clause in check.clauses for check in all_checks())
+            gaps.append(
+                "no check of it was chosen"
+                if known
+                else OUT_OF_REACH.get(clause, "no check of this release covers it")
+            )
+        reasons = tuple(dict.fromkeys(failures or gaps))
+        return Clause(clause, CLAUSES[clause], passed, failed, not_run, reasons)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        return {
+            "subject": self.subject,
+            "seed": self.seed,
+            "success": self.is_success,
+            "versions": versions(),
+            "headlines": {name: self.headline(groups)[0] for name, groups in HEADLINES},
+            "clauses": [
+                {
+                    "id": clause.id,
+                    "title": clause.title,
+                    "status": clause.status,
+                    "checks": {
+                        "passed": clause.passed,
+                        "failed": clause.failed,
+                        "not run": clause.not_run,
+                    },
+                    "reasons": list(clause.reasons),
+                }
+                for clause in self.clauses.values()
+            ],
+            "checks": [
+                {
+                    "name": result.check.name,
+                    "title": result.check.title,
+                    "clauses": list(result.check.clauses),
+                    "tier": result.check.tier,
+                    "status": result.status,
+                    "broken": result.clause,
+                    "detail": result.detail,
+                    "notes": list(result.notes),
+                    "seconds": round(result.seconds, 4),
+                }
+                for result in self.results
+            ],
+        }
+
+    def to_json(self) -> str:
+        """The report as JSON text."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=True) + "\n"
+
+    def to_junit(self) -> str:
+        """The report as JUnit XML: one test suite, one test case per check."""
+        counts = [result.status for result in self.results]
+        suite = ET.Element(
+            "testsuite",
+            name="outlast-contract",
+            tests=str(len(counts)),
+            failures=str(counts.count("failed")),
+            errors="0",
+            skipped=str(counts.count("not run")),
+            time=f"{sum(result.seconds for result in self.results):.3f}",
+        )
+        for result in self.results:
+            case = ET.SubElement(
+                suite,
+                "testcase",
+                classname=f"contract.{result.check.clauses[0]}",
+                name=result.check.name,
+                time=f"{result.seconds:.3f}",
+            )
+            if result.status == "failed":
+                message = f"{result.clause}: {result.detail}"
+                failure = ET.SubElement(case, "failure", message=printable(message))
+                failure.text = printable(f"{message}\n{result.trace}")
+            elif result.status == "not run":
+                ET.SubElement(case, "skipped", message=printable(f"NOT RUN: {result.detail}"))
+        ET.indent(suite)
+        return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(suite, "unicode") + "\n"
+
+    def lines(self, *, verbose: bool = False, width: int = 100) -> list[tuple[str, str]]:
+        """The report for people, as lines with a style: ``verified``, ``failed``, ``not run``,
+        ``head`` or none.
+        """
+        found: list[tuple[str, str]] = []
+        for name, groups in HEADLINES:
+            verdict, counts = self.headline(groups)
+            label = f"{name} ({', '.join(groups)})"
+            style = "verified" if verdict == "passed" else verdict
+            found.append((f"{label:<18} {verdict:<8} {counts}", style))
+        group = ""
+        for clause in self.clauses.values():
+            if clause.id[0] != group:
+                group = clause.id[0]
+                found += [("", ""), (f"{group}  {GROUPS[group]}", "head")]
+            checks = f"{clause.passed} passed" if clause.passed else ""
+            checks += f"{', ' if checks and clause.failed else ''}"
+            checks += f"{clause.failed} failed" if clause.failed else ""
+            found.append(
+                (f"{clause.id:<4} {clause.status:<9} {clause.title:<46} {checks}", clause.status)
+            )
+            shown = clause.reasons if verbose or clause.failed else clause.reasons[:2]
+            for reason in shown:
+                prefix = "" if clause.status != "verified" else "not run in part: "
+                text = " ".join(f"{prefix}{printable(reason)}".split())
+                limit = len(text) if verbose or clause.failed else width - 15
+                found.append((f"{'':14} {text[:limit]}", ""))
+            if len(shown) < len(clause.reasons):
+                found.append((f"{'':14} and {len(clause.reasons) - len(shown)} more (-v)", ""))
+        return found
+
+
+def printable(text: str) -> str:
+    """``text`` with what terminals and XML cannot carry written as escapes."""
+    return "".join(
+        one if one in "\n\t" or (one.isprintable() and one < "\ufffe") else ascii(one)[1:-1]
+        for one in text
+    )
+
+
+def versions() -> dict[str, str]:
+    """Versions of what took part."""
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for name in ("outlast", "outlast-contract"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def summary(results: Sequence[Result]) -> str:
+    """The counts of a run in one line."""
+    counts = {
+        status: sum(result.status == status for result in results)
+        for status in ("passed", "failed", "not run")
+    }
+    seconds = sum(result.seconds for result in results)
+    return f"{', '.join(f'{count} {name}' for name, count in counts.items())} in {seconds:.1f} s"
+
+
+__all__ = ["Clause", "ClauseStatus", "Report", "printable", "summary", "versions"]

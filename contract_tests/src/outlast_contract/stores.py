@@ -1,0 +1,100 @@
+"""Harnesses for the stores that the core and its siblings serve by URL, as the command uses them.
+
+They look past the adapter with nothing but the standard library and the core.
+"""
+
+import asyncio
+import secrets
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from outlast.backends.memory import MemoryDriver
+from outlast.contracts import DriverBackend
+from outlast_contract.harness import Harness, UrlHarness
+
+
+class MemoryHarness(UrlHarness):
+    """A shared memory store of a random name."""
+
+    def __init__(self) -> None:
+        """Choose the name."""
+        super().__init__(f"memory://contract-{secrets.token_hex(8)}")
+
+    async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
+        """The records of the namespace."""
+        backend = await self.open(namespace)
+        assert isinstance(backend, DriverBackend)
+        assert isinstance(backend.driver, MemoryDriver)
+        found: list[tuple[str, bytes]] = []
+        for (space, scope), record in backend.driver.store.records.items():
+            if space != namespace:
+                continue
+            name = f"{scope.kind}/{scope.id}"
+            found.append((name, repr((record.fence, record.index)).encode()))
+            for slot, register in record.registers.items():
+                found.append((f"{name}/{slot}", register.data or b""))
+            for log, entries in record.logs.items():
+                found += [(f"{name}/{log}/{entry}", data) for entry, data in entries.items()]
+        return found
+
+
+class FileHarness(UrlHarness):
+    """A directory, read with the standard library."""
+
+    async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
+        """All files of the directory, those of other namespaces too."""
+        root = Path(unquote(urlsplit(self.url or "").path))
+        return await asyncio.to_thread(lambda: list(_files(root)))
+
+
+def _files(root: Path) -> Iterator[tuple[str, bytes]]:
+    for path in sorted(root.rglob("*")):
+        name = str(path.relative_to(root))
+        try:
+            yield name, path.read_bytes() if path.is_file() else b""
+        except FileNotFoundError:  # a neighbour's, removed in between
+            continue
+
+
+class SqliteHarness(UrlHarness):
+    """An SQLite file, read with the standard library."""
+
+    async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
+        """All rows of all tables, those of other namespaces too."""
+        path = (self.url or "").partition("://")[2].partition("?")[0].removeprefix("/")
+        return await asyncio.to_thread(lambda: list(_rows(unquote(path))))
+
+
+def _rows(path: str) -> Iterator[tuple[str, bytes]]:
+    connection = sqlite3.connect(path, timeout=10)
+    try:
+        connection.text_factory = bytes
+        listed = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        for (table,) in listed.fetchall():
+            quoted = table.decode().replace('"', '""')
+            for number, row in enumerate(connection.execute(f'SELECT * FROM "{quoted}"')):  # noqa: S608
+                parts = [
+                    value if isinstance(value, bytes) else str(value).encode() for value in row
+                ]
+                yield f"{table.decode()}/{number}", b"\x1f".join(parts)
+    finally:
+        connection.close()
+
+
+_BY_SCHEME: dict[str, type[UrlHarness]] = {"file": FileHarness, "sqlite": SqliteHarness}
+
+
+def harness_for(url: str) -> Callable[[], Harness]:
+    """Makes harnesses for a store URL; ``memory://`` becomes one shared store of a random name
+    each.
+    """
+    scheme = url.partition(":")[0].partition("+")[0].lower()
+    if scheme == "memory" and url.rstrip("/").lower() in ("memory:", "memory"):
+        return MemoryHarness
+    kind = _BY_SCHEME.get(scheme, UrlHarness)
+    return lambda: kind(url)
+
+
+__all__ = ["FileHarness", "MemoryHarness", "SqliteHarness", "harness_for"]
