@@ -16,6 +16,7 @@ from outlast.heads import (
     HEAD_STAMP,
     Candidate,
     Floor,
+    Head,
     Listing,
     ObjectStore,
     Ref,
@@ -100,11 +101,11 @@ class FileStore(ObjectStore):
             self._held_file = contents.file
         return Stored(contents.data, _Token(contents.data[:HEAD_STAMP], contents.file))
 
-    async def create(self, key: str, data: bytes) -> object | None:
+    async def create(self, key: str, data: bytes, head: Head) -> object | None:
         is_done = await self._replace(self._head(key), data, None, bucket_of(key))
         return _Token(data[:HEAD_STAMP]) if is_done else None
 
-    async def swap(self, key: str, data: bytes, token: object) -> object | None:
+    async def swap(self, key: str, data: bytes, head: Head, token: object) -> object | None:
         assert isinstance(token, _Token)
         is_done = await self._replace(self._head(key), data, token, bucket_of(key))
         return _Token(data[:HEAD_STAMP]) if is_done else None
@@ -188,7 +189,8 @@ class FileStore(ObjectStore):
     ) -> tuple[int, str | None]:
         removed = 0
         now = time.time()
-        for folder in (self._path, *(os.path.join(self._path, name) for name in folders())):
+        below = [os.path.join(self._path, folder) for folder in folders()]
+        for folder in (_folder(self._path), self._path, *below):
             for name in self._list(folder):
                 if not name.endswith(_TEMPORARY):
                     continue

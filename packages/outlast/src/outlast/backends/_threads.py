@@ -18,8 +18,13 @@ ResultT = TypeVar("ResultT")
 
 _WORKERS = 8
 _JOIN = 1.0
-_MARGIN = 0.1
-"""The part of the timeout that is kept back: the answer comes before the caller's deadline."""
+_OWN_END = 0.9
+_WAIT_END = 0.94
+_GRACE = 0.03
+"""Parts of the timeout: when an operation gives up by itself and can say why, when its thread is no
+longer waited for, and how much longer if it may have had an effect. So the answer comes before the
+caller's own deadline.
+"""
 
 
 class Ticket:
@@ -107,7 +112,7 @@ class Workers:
         """
         if self._is_closed:
             raise ClosedError("the file driver is closed")
-        ticket = Ticket(self._timeout * (1 - _MARGIN))
+        ticket = Ticket(self._timeout * _OWN_END)
         operation = start(ticket)
         while True:
             step = self._submit(operation)
@@ -162,13 +167,14 @@ class Workers:
 
         task = asyncio.current_task()
         cancels = task.cancelling() if task is not None else 0
-        timer = step.loop.call_later(max(0.0, ticket.remaining), stop)
+        margin = self._timeout * (_WAIT_END - _OWN_END)
+        timer = step.loop.call_later(max(0.0, ticket.remaining) + margin, stop)
         try:
             return await step.future
         except asyncio.CancelledError:
             may_have_effect = ticket.abandon()
             if may_have_effect:
-                await _ended([step], max(0.0, ticket.remaining) + self._timeout * _MARGIN / 2)
+                await _ended([step], max(0.0, ticket.remaining) + self._timeout * _GRACE)
             if not is_late or (task is not None and task.cancelling() > cancels):
                 raise
             if step.is_ended and not isinstance(step.outcome, Pause):
