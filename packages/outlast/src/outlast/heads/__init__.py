@@ -4,14 +4,21 @@ A store implements `ObjectStore`; `HeadDriver` makes a `outlast.driver.Driver` o
 """
 
 from outlast.heads.driver import HeadDriver, Operation
-from outlast.heads.encoding import HEAD_STAMP, decode_floor, decode_head, encode_floor
+from outlast.heads.encoding import (
+    HEAD_STAMP,
+    decode_floor,
+    decode_head,
+    encode_floor,
+    prefix_size,
+)
 from outlast.heads.layout import Floor, Head, Layout, Log, Ref, Register
-from outlast.heads.store import Candidate, Listing, ObjectStore, Stored, key_of
+from outlast.heads.store import Candidate, Found, Listing, ObjectStore, Stored, key_of
 
 __all__ = [
     "HEAD_STAMP",
     "Candidate",
     "Floor",
+    "Found",
     "Head",
     "HeadDriver",
     "Layout",
@@ -26,4 +33,5 @@ __all__ = [
     "decode_head",
     "encode_floor",
     "key_of",
+    "prefix_size",
 ]

@@ -32,7 +32,7 @@ from outlast.heads.changes import (
 from outlast.heads.encoding import decode_head
 from outlast.heads.layout import Head, Layout
 from outlast.heads.logs import LogChange, MissingPieceError, load_entries
-from outlast.heads.store import ObjectStore, key_of
+from outlast.heads.store import ObjectStore, Stored, key_of
 from outlast.heads.swapping import Change, Decide, Swapper, View, missing_piece
 from outlast.heads.sweeping import sweep
 
@@ -252,11 +252,15 @@ async def _consistent(
     key: str,
     scope: Scope | None,
     read: Callable[[Head], Awaitable[ResultT]],
+    stored: Stored | None = None,
 ) -> ResultT | None:
-    """What ``read`` makes of a head and its pieces, all of one moment; ``None``: no record."""
+    """What ``read`` makes of a head and its pieces, all of one moment; ``None``: no record.
+
+    ``stored`` is the head as it was just found, if it was.
+    """
     incomplete: object = None
     while True:
-        stored = await store.read(key)
+        stored = stored or await store.read(key)
         if stored is None:
             return None
         head = decode_head(stored.data, scope, store.place(key))
@@ -266,6 +270,7 @@ async def _consistent(
             if stored.token == incomplete:
                 raise missing_piece(store, key, error) from None
             incomplete = stored.token
+            stored = None
 
 
 async def _scan(
@@ -284,21 +289,21 @@ async def _scan(
     behind = None if after is None else key_of(Scope(kind, after))
     while True:
         wanted = min(limit - len(items), _SCAN_HEADS)
-        keys = await store.list_heads(kind, behind, wanted)
-        for found in await store.gather(
-            [partial(_consistent, store, key, None, read) for key in keys]
+        found = await store.find_heads(kind, where, behind, wanted)
+        for answer in await store.gather(
+            [partial(_consistent, store, key, None, read, stored) for key, stored in found]
         ):
-            if found is None:
+            if answer is None:
                 continue
-            last, item = found
+            last, item = answer
             seen += 1
             if item is not None:
                 items.append(item)
-        if len(keys) < wanted:
+        if len(found) < wanted:
             return Page(items, None)
         if seen and (len(items) >= limit or seen >= _SCAN_HEADS):
             return Page(items, last)
-        behind = keys[-1]
+        behind = found[-1].key
 
 
 def _matches(head: Head, where: Where) -> bool:

@@ -117,6 +117,11 @@ def _piece(name: str, kind: PieceKind, table: bytes, body: bytes, level: int, co
     )
 
 
+def prefix_size(data: bytes) -> int:
+    """``Ref.prefix`` of a whole piece: how many of its first bytes `decode_ids` needs."""
+    return _PIECE.size + int(_PIECE.unpack_from(data)[3])
+
+
 def decode_entries(data: bytes, place: str) -> list[Entry]:
     """The entries of a whole piece."""
     table, body = _open(data, "entries", place, whole=True)
@@ -222,5 +227,6 @@ __all__ = [
     "encode_head",
     "entries_piece",
     "index_piece",
+    "prefix_size",
     "value_piece",
 ]

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
-from outlast.driver import Scope, ScopeKind
-from outlast.heads.layout import Floor, Ref
+from outlast.driver import Scope, ScopeKind, Where
+from outlast.heads.layout import Floor, Head, Ref
 
 ResultT = TypeVar("ResultT")
 
@@ -23,6 +23,13 @@ class Stored(NamedTuple):
 
     data: bytes
     token: object
+
+
+class Found(NamedTuple):
+    """A head that a search found: its key, and the head itself if it came along."""
+
+    key: str
+    stored: Stored | None = None
 
 
 class Candidate(NamedTuple):
@@ -62,15 +69,19 @@ class ObjectStore(abc.ABC):
         """The head, or ``None``. Never waits for writers, never goes back."""
 
     @abc.abstractmethod
-    async def create(self, key: str, data: bytes) -> object | None:
-        """Store a head where there is none, and return its token; ``None``: there is one."""
+    async def create(self, key: str, data: bytes, head: Head) -> object | None:
+        """Store a head where there is none, and return its token; ``None``: there is one.
+
+        ``data`` is ``head`` encoded; a store may keep attributes of ``head`` beside it, to search
+        by them.
+        """
 
     @abc.abstractmethod
-    async def swap(self, key: str, data: bytes, token: object) -> object | None:
+    async def swap(self, key: str, data: bytes, head: Head, token: object) -> object | None:
         """Replace the head that ``token`` stands for, and return the new token.
 
         ``None``: it is another one by now, or gone; nothing changed. Check and replacement are one
-        step.
+        step. ``data`` and ``head`` as for `create`.
 
         Raises:
             OutcomeUnknownError: The request went unanswered; it may yet be applied.
@@ -103,6 +114,19 @@ class ObjectStore(abc.ABC):
 
         A head that is there throughout a sequence of calls is listed exactly once.
         """
+
+    async def find_heads(
+        self, kind: ScopeKind, where: Where, after: str | None, limit: int
+    ) -> Sequence[Found]:
+        """`list_heads`, for a scan; the reader applies ``where`` to what is found.
+
+        A store that can search leaves out what does not match, and brings the others along.
+        """
+        return [Found(key) for key in await self.list_heads(kind, after, limit)]
+
+    async def list_empty(self, kind: ScopeKind, after: str | None, limit: int) -> Sequence[str]:
+        """`list_heads`, for a sweep: heads with data may be left out."""
+        return await self.list_heads(kind, after, limit)
 
     @abc.abstractmethod
     async def list_pieces(self, after: str | None, limit: int) -> Listing:
@@ -153,4 +177,4 @@ def key_of(scope: Scope) -> str:
     return f"{scope.kind}/{hashlib.sha256(scope.id.encode()).hexdigest()}"
 
 
-__all__ = ["Candidate", "Listing", "ObjectStore", "Stored", "key_of"]
+__all__ = ["Candidate", "Found", "Listing", "ObjectStore", "Stored", "key_of"]

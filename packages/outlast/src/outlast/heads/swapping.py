@@ -220,7 +220,7 @@ class Swapper:
 
     async def _store_blank(self, store: ObjectStore, key: str, head: Head) -> _Snapshot | None:
         head = msgspec.structs.replace(head, changed_at=await store.now())
-        token = await store.create(key, encode_head(head))
+        token = await store.create(key, encode_head(head), head)
         return None if token is None else _Snapshot(head, token, is_fresh=True)
 
     async def _store(
@@ -233,9 +233,9 @@ class Swapper:
             if change.pieces:
                 await store.put_pieces(key, change.pieces)
             if snapshot.head is None:
-                token = await store.create(key, data)
+                token = await store.create(key, data, change.head)
             else:
-                token = await store.swap(key, data, snapshot.token)
+                token = await store.swap(key, data, change.head, snapshot.token)
         except OutcomeUnknownError:
             raise  # The head may refer to the pieces; if not, a sweep removes them.
         except OutlastError:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import groupby
 
 import msgspec
@@ -17,6 +18,9 @@ _KINDS: Mapping[str, ScopeKind] = {"task": "task", "run": "run"}
 _STAGES = (*_KINDS, "piece", "temporary")
 _BATCH = 256
 """Heads or pieces that one call looks at."""
+
+_AT_ONCE = 16
+"""Heads that are looked at together, where a store can do that."""
 
 
 async def sweep(
@@ -34,14 +38,20 @@ async def sweep(
     goes_on: str | None
     kind = _KINDS.get(stage)
     if kind is not None:
-        keys = await store.list_heads(kind, position or None, _BATCH)
+        keys = await store.list_empty(kind, position or None, _BATCH)
         tombstones, last = await _sweep_heads(store, keys, older_than, limit, dry_run=dry_run)
         goes_on = last if len(keys) == _BATCH or (keys and last != keys[-1]) else None
     elif stage == "piece":
         listing = await store.list_pieces(position or None, min(limit, _BATCH))
         old = [found for found in listing.candidates if found.age >= older_than]
-        for key, group in groupby(old, lambda found: found.key):
-            debris += await _sweep_pieces(store, key, list(group), dry_run=dry_run)
+        debris = sum(
+            await store.gather(
+                [
+                    partial(_sweep_pieces, store, key, list(group), dry_run=dry_run)
+                    for key, group in groupby(old, lambda found: found.key)
+                ]
+            )
+        )
         goes_on = listing.next
     else:
         debris, goes_on = await store.sweep_temporary(
@@ -59,16 +69,14 @@ async def _sweep_heads(
     store: ObjectStore, keys: Sequence[str], older_than: float, limit: int, *, dry_run: bool
 ) -> tuple[int, str | None]:
     """Remove the tombstones among ``keys``; how many, and the last key that was looked at."""
-    removed = 0
-    last: str | None = None
-    now = await store.now()
-    for key in keys:
-        last = key
-        if await _sweep_head(store, key, now - older_than, dry_run=dry_run):
-            removed += 1
-            if removed >= limit:
-                break
-    return removed, last
+    removed = seen = 0
+    before = await store.now() - older_than
+    while seen < len(keys) and removed < limit:
+        some = keys[seen : seen + min(limit - removed, _AT_ONCE)]
+        sweeps = [partial(_sweep_head, store, key, before, dry_run=dry_run) for key in some]
+        removed += sum(await store.gather(sweeps))
+        seen += len(some)
+    return removed, keys[seen - 1] if seen else None
 
 
 async def _sweep_head(store: ObjectStore, key: str, before: float, *, dry_run: bool) -> bool:
@@ -111,8 +119,9 @@ async def _sweep_pieces(
         except MissingPieceError:
             return 0  # It is being changed; the next sweep will see to it.
         names = [name for name in names if name not in used]
-        bumped = encode_head(msgspec.structs.replace(head, version=head.version + 1))
-        if names and not dry_run and await store.swap(key, bumped, stored.token) is None:
+        bumped = msgspec.structs.replace(head, version=head.version + 1)
+        data = encode_head(bumped)
+        if names and not dry_run and await store.swap(key, data, bumped, stored.token) is None:
             return 0
     if names and not dry_run:
         await store.delete_pieces(key, names)
