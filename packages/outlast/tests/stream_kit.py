@@ -7,7 +7,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from outlast import ApiMessage, Backend, Claim, StreamCheckpoint, StreamCheckpointStore
+from outlast import (
+    ApiMessage,
+    Backend,
+    Claim,
+    StreamCheckpoint,
+    StreamCheckpointStore,
+    UnavailableError,
+)
 from outlast.runtime import (
     CheckpointPolicy,
     ModelEvent,
@@ -169,7 +176,7 @@ def content_of(events: Iterable[ModelEvent]) -> Blocks:
 def rendered(events: Iterable[StreamEvent]) -> Blocks:
     """What a user interface shows after the events."""
     text = ""
-    calls: dict[str, dict[str, Any]] = {}
+    calls: dict[str, dict[str, Any] | None] = {}
     for event in events:
         match event:
             case TextDelta():
@@ -186,9 +193,9 @@ def rendered(events: Iterable[StreamEvent]) -> Blocks:
             case StreamReset():
                 text, calls = event.text, {}
             case ToolCallDelta():
-                pass
+                calls.setdefault(event.id, None)
     blocks: Blocks = [{"type": "text", "text": text}] if text else []
-    return blocks + list(calls.values())
+    return blocks + [call for call in calls.values() if call is not None]
 
 
 def says(text: str, *calls: tuple[str, str, str], piece: int = 4) -> list[ModelEvent]:
@@ -257,6 +264,38 @@ class WatchedStore(StreamCheckpointStore):
 
     def iter_checkpoints(self, **filters: Any) -> AsyncIterator[StreamCheckpoint]:
         return self.inner.iter_checkpoints(**filters)
+
+
+class MortalStore(WatchedStore):
+    """A process's way to the store; it ends with the process.
+
+    Args:
+        inner: The real store.
+        lives: Puts that are still made; the process dies before the next one is sent.
+    """
+
+    def __init__(self, inner: StreamCheckpointStore, lives: int | None) -> None:
+        super().__init__(inner)
+        self.lives = lives
+        self.before_put = self.live
+
+    async def live(self) -> None:
+        """Refuse what a dead process would still write."""
+        if self.lives is not None and len(self.puts) >= self.lives:
+            raise UnavailableError("dead")
+
+    async def settled(self, seconds: float = 0.0) -> None:
+        """Wait until everything that was streamed has been written.
+
+        Args:
+            seconds: How long no write must have begun; 0 counts steps of the loop, for memory.
+        """
+        quiet, since = 0, time.monotonic()
+        while quiet < 20 or time.monotonic() - since < seconds:
+            quiet += 1
+            if self.in_flight:
+                quiet, since = 0, time.monotonic()
+            await asyncio.sleep(seconds / 20)
 
 
 async def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:

@@ -284,8 +284,8 @@ async def test_a_superseded_process_commits_nothing(backend: Backend) -> None:
     again.
     """
     store = WatchedStore(backend.checkpoints)
-    made = (await context(backend)).with_stream_checkpoint(store)
-    turn = run_turn(made, ScriptedModel(ANSWER), QUESTION)
+    made = await context(backend, checkpointing=CheckpointPolicy(interval=3600))
+    turn = run_turn(made.with_stream_checkpoint(store), ScriptedModel(ANSWER), QUESTION)
     begun: list[int] = []
 
     async def use() -> None:
