@@ -157,6 +157,7 @@ class ChatServer:
         self.chunk_bytes = chunk_bytes
         self.ascii_only = ascii_only
         self.served: list[Served] = []
+        self.connections = 0
         self.closing = threading.Event()
         self._held: tuple[Reply, int] | None = None
         self._released = threading.Event()
@@ -249,6 +250,7 @@ class _Server(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
             self._open.add(request)
+            self.chat.connections += 1
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:

@@ -109,7 +109,7 @@ async def _run(settings: Settings, url: str, console: Console) -> int:
             f"{redact(url)} ends with its process, and the demo is about what outlives one; "
             "use file:///dir, or another store that processes share"
         )
-    moments = list(_moments(settings))
+    moments = list(draw_moments(settings))
     main_task = asyncio.current_task()
     assert main_task is not None
     # As for an interrupt: end the workers, remove the namespace.
@@ -131,7 +131,7 @@ async def _run(settings: Settings, url: str, console: Console) -> int:
     return conclude(console, outcomes)
 
 
-def _moments(settings: Settings) -> Iterator[tuple[Moment, Moment]]:
+def draw_moments(settings: Settings) -> Iterator[tuple[Moment, Moment]]:
     """When to kill and when to stop, for each run."""
     first, second = script.CONVERSATION.turns[:2]
     given = None
@@ -200,4 +200,4 @@ async def _series(
     return outcomes
 
 
-__all__ = ["INSTALL", "Settings", "UsageError", "run_demo"]
+__all__ = ["INSTALL", "Settings", "UsageError", "draw_moments", "run_demo"]

@@ -116,7 +116,7 @@ class Worker:
             raise DemoError(
                 f"{self} took more than {PATIENCE:g} s before {what}{self._trouble()}"
             ) from None
-        if not condition():
+        if self.last(Failed) is not None or not condition():
             if self._has_ended:
                 await self._end()
             raise DemoError(f"{self} failed before {what}{self._trouble()}")
