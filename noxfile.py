@@ -67,8 +67,8 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run every test against the installed distributions."""
-    install_all(session, *TEST_TOOLS)
+    """Run every test against the installed distributions, servers included."""
+    install_all(session, "./contract_tests[servers]", *TEST_TOOLS)
     pytest(session, *TESTS)
 
 
