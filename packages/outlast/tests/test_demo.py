@@ -152,7 +152,7 @@ def test_one_wrong_character_makes_the_demo_fail() -> None:
     code, lines = _run_in_process(Settings(served=_with_text(2, text)))
     assert code == 1
     assert any(line.startswith("message turn-3 differs: ") and "61B" in line for line in lines)
-    assert lines[-1] == "WRONG: this run is not as the contract promises"
+    assert lines[-1] == "WRONG: this run did not go as it must"
 
 
 @processes
@@ -161,7 +161,7 @@ def test_a_failing_run_fails_its_series_and_is_shown() -> None:
     text = script.CONVERSATION.turns[2].text + " "
     code, lines = _run_in_process(Settings(served=_with_text(2, text), runs=2, seed=1))
     assert code == 1
-    assert lines[-1] == "WRONG: 2 of 2 runs are not as the contract promises"
+    assert lines[-1] == "WRONG: 2 of 2 runs did not go as they must"
     assert sum("SIGKILL to A" in line for line in lines) == 2
 
 
@@ -214,7 +214,7 @@ def test_a_store_without_fencing_makes_the_demo_fail(tmp_path: Path) -> None:
     done = command.run("demo", "--url", store)
     lines = done.stdout.splitlines()
     assert done.returncode == 1, done.stdout + done.stderr
-    assert lines[-1] == "WRONG: this run is not as the contract promises"
+    assert lines[-1] == "WRONG: this run did not go as it must"
     for what in ("checkpoint", "message", "state"):
         assert f"no late {what} was refused" in lines
     assert_nothing_is_left(command)

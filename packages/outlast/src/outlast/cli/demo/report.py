@@ -129,8 +129,12 @@ def conclude(console: Console, outcomes: Sequence[Outcome]) -> int:
             console.print(Text(f"{prefix}{problem}", style="red"))
     wrong = sum(bool(outcome.problems) for outcome in outcomes)
     if wrong:
-        which = "this run is" if len(outcomes) == 1 else f"{wrong} of {len(outcomes)} runs are"
-        verdict = Text.assemble(("WRONG", "bold red"), f": {which} not as the contract promises")
+        which = (
+            "this run did not go as it must"
+            if len(outcomes) == 1
+            else f"{wrong} of {len(outcomes)} runs did not go as they must"
+        )
+        verdict = Text.assemble(("WRONG", "bold red"), f": {which}")
     else:
         names = " and ".join(call.name for call in script.CONVERSATION.calls())
         each = "" if len(outcomes) == 1 else " in each run"
