@@ -78,11 +78,10 @@ async def write_register(
 ) -> Change[int]:
     """`outlast.driver.Driver.write`."""
     old = view.head.register(name)
-    version = 0 if view.stored is None else old.version
     if not admit(view.stored, fence):
-        return Change(version)
-    if if_version is not None and version != if_version:
-        raise PreconditionFailedError(f"the version is {version}, not {if_version}")
+        return Change(old.version)
+    if if_version is not None and old.version != if_version:
+        raise PreconditionFailedError(f"the version is {old.version}, not {if_version}")
     if view.stored is None and data is None:
         return Change(0)
     head = await _accept(store, view.head, fence)

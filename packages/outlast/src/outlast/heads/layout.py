@@ -107,7 +107,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
         kind: Of the scope.
         id: Of the scope.
         version: Grows with every write of the head; no two heads of one scope have the same.
-        start: The version of registers that were never written; above the floor of its time.
+        start: The version with which the record began, above the floor of that time.
         changed_at: When a mutation or a claim last changed it, by the store's clock.
         is_new: The floor may have been raised above it while it was created; see `HeadDriver`.
         fence: As `outlast.driver` defines it.
@@ -158,7 +158,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
 
     def register(self, name: str) -> Register:
         """The register of this name, written or not."""
-        return self.registers.get(name) or Register(self.start)
+        return self.registers.get(name) or _EMPTY_REGISTER
 
     def log(self, name: str) -> Log:
         """The log of this name, written or not."""
@@ -184,6 +184,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
+_EMPTY_REGISTER = Register(0)
 _EMPTY_LOG = Log()
 
 __all__ = ["Floor", "Head", "Layout", "Log", "Ref", "Register"]

@@ -1,10 +1,11 @@
 """What a store must be able to do to its objects; the algorithm needs nothing else."""
 
 import abc
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 from outlast.driver import Scope, ScopeKind, Where
 from outlast.heads.layout import Floor, Head, Ref
@@ -142,6 +143,13 @@ class ObjectStore(abc.ABC):
     async def floor(self, key: str) -> Floor:
         """The floor of the bucket of ``key``."""
 
+    async def guess_floor(self, key: str) -> Floor:
+        """Any floor that the bucket of ``key`` had at some time, to begin a record with.
+
+        The true one is read afterwards. A store with round trips returns what it saw last, or none.
+        """
+        return await self.floor(key)
+
     @abc.abstractmethod
     async def raise_floor(self, key: str, floor: Floor) -> None:
         """Raise the floor of the bucket of ``key`` to at least ``floor``; durable on return."""
@@ -159,12 +167,37 @@ class ObjectStore(abc.ABC):
         """
 
     async def gather(self, reads: Sequence[Callable[[], Awaitable[ResultT]]]) -> list[ResultT]:
-        """The results of independent reads; a store with round trips does some at a time."""
+        """The results of independent calls; a store with round trips uses `gather_some`."""
         return [await read() for read in reads]
 
     @abc.abstractmethod
     def place(self, key: str, piece: str | None = None) -> str:
         """Where a head or piece is, in words for an error."""
+
+
+async def gather_some(
+    calls: Sequence[Callable[[], Awaitable[ResultT]]], at_once: int
+) -> list[ResultT]:
+    """The results of independent calls, ``at_once`` of them under way at a time.
+
+    The first error ends it: then none of the calls goes on.
+    """
+    results: list[ResultT | None] = [None] * len(calls)
+    waiting = iter(enumerate(calls))
+
+    async def work() -> None:
+        for place, call in waiting:
+            results[place] = await call()
+
+    workers = [asyncio.ensure_future(work()) for _ in range(min(at_once, len(calls)))]
+    try:
+        await asyncio.gather(*workers)
+    except BaseException:
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        raise
+    return cast("list[ResultT]", results)
 
 
 @lru_cache(maxsize=1024)
@@ -177,4 +210,4 @@ def key_of(scope: Scope) -> str:
     return f"{scope.kind}/{hashlib.sha256(scope.id.encode()).hexdigest()}"
 
 
-__all__ = ["Candidate", "Found", "Listing", "ObjectStore", "Stored", "key_of"]
+__all__ = ["Candidate", "Found", "Listing", "ObjectStore", "Stored", "gather_some", "key_of"]

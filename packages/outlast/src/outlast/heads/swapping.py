@@ -205,7 +205,8 @@ class Swapper:
     ) -> View:
         head = snapshot.head
         if head is None:
-            floor = await store.floor(key)
+            # Whoever makes a record reads the floor again afterwards.
+            floor = await store.guess_floor(key)
             return View(None, Head.blank(scope, floor), floor, is_new=True)
         if not (fence is None and (head.is_new or (is_claim and not head.fence.epoch))):
             return View(head.fence, head, Floor(), is_new=False)
