@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = """\
 [pytest]
@@ -14,6 +16,7 @@ filterwarnings = error
 """
 
 
+@pytest.mark.slow
 def test_the_driver_of_the_how_to_passes_the_contract_suite(tmp_path: Path) -> None:
     """Put into a test module, as the page says, its blocks verify clauses and fail none."""
     page = (ROOT / "docs/how-to/write-a-backend.md").read_text(encoding="utf-8")
