@@ -2,8 +2,12 @@
 
 import asyncio
 import contextlib
+import json
+import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -102,7 +106,7 @@ async def test_characters_may_be_split_at_every_byte(
     assert turn.message is not None
     assert turn.message.content == rendered(events)
     assert turn.message.content == [{"type": "text", "text": reply.text}, CONTENT[1]]
-    assert turn.recoveries == ()
+    assert turn.recoveries == []
 
 
 @pytest.mark.parametrize("kind", ["cut", "eof", "error", "reset"])
@@ -265,6 +269,9 @@ async def test_leaving_a_turn_early_hangs_up(serve: Serve, backend: Backend) -> 
     assert turn.message is None
 
 
+@pytest.mark.skipif(
+    openai.__version__.startswith("2."), reason="the SDK closes its connections itself before 3.0"
+)
 async def test_finished_answers_leave_the_connection_usable(serve: Serve, backend: Backend) -> None:
     """One connection serves turn after turn."""
     server = serve()
@@ -281,7 +288,26 @@ async def test_what_comes_after_the_mark_of_the_end_cannot_spoil_the_turn(
     server = serve(faults=[Fault("cut", after=EVENTS)])
     async with client_of(server) as client:
         turn, _ = await run(backend, client)
-    assert turn.recoveries == ()
+    assert turn.recoveries == []
+    assert turn.message is not None
+    assert turn.message.content == CONTENT
+
+
+async def test_the_server_runs_as_a_process_of_its_own(backend: Backend, tmp_path: Path) -> None:
+    """Its replies come from a file, its first line says where it is."""
+    replies = tmp_path / "replies.json"
+    calls = [{"id": "c1", "name": "find", "arguments": '{"q": "ü"}'}]
+    replies.write_text(json.dumps([{"text": REPLY.text, "tool_calls": calls}]), encoding="utf-8")
+    command = [sys.executable, "-m", "outlast.cli._chat_server", str(replies)]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        url = (await process.stdout.readline()).decode().strip()
+        async with openai.AsyncOpenAI(base_url=url, api_key=KEY) as client:
+            turn, _ = await run(backend, client)
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == 0
     assert turn.message is not None
     assert turn.message.content == CONTENT
 

@@ -4,8 +4,8 @@ import subprocess
 import sys
 import time
 from email.utils import formatdate
+from typing import Any
 
-import httpx2
 import openai
 import pytest
 
@@ -13,11 +13,14 @@ from outlast.providers._http import is_retryable_status, retry_after
 from outlast.providers._openai_errors import to_model_error
 from outlast.runtime import PermanentModelError, RetryableModelError
 
-REQUEST = httpx2.Request("POST", "http://127.0.0.1/v1/chat/completions")
+# The SDK has changed its transport, not its shape.
+httpx: Any = sys.modules.get("httpx2") or sys.modules["httpx"]
+
+REQUEST = httpx.Request("POST", "http://127.0.0.1/v1/chat/completions")
 
 
 def status_error(status: int, headers: dict[str, str] | None = None) -> openai.APIStatusError:
-    response = httpx2.Response(status, headers=headers or {}, request=REQUEST)
+    response = httpx.Response(status, headers=headers or {}, request=REQUEST)
     return openai.APIStatusError("scripted", response=response, body={"message": "scripted"})
 
 
@@ -45,9 +48,9 @@ def test_other_answers_are_permanent(status: int) -> None:
         openai.APITimeoutError(request=REQUEST),
         openai.APIError("in the stream", REQUEST, body={"type": "server_error"}),
         openai.APIError("in the stream", REQUEST, body=None),
-        httpx2.RemoteProtocolError("cut"),
-        httpx2.ReadTimeout("slow"),
-        httpx2.StreamClosed(),
+        httpx.RemoteProtocolError("cut"),
+        httpx.ReadTimeout("slow"),
+        httpx.StreamClosed(),
         ConnectionResetError(),
         TimeoutError(),
         UnicodeDecodeError("utf-8", b"\xff", 0, 1, "half a character"),
@@ -79,7 +82,7 @@ def test_an_error_of_the_program_is_no_model_error() -> None:
 
 def test_a_key_that_a_server_echoes_is_struck_out() -> None:
     """No message shows it."""
-    response = httpx2.Response(401, request=REQUEST)
+    response = httpx.Response(401, request=REQUEST)
     echo = openai.AuthenticationError("x", response=response, body={"message": "bad key sk-12345"})
     error = to_model_error(echo, secret="sk-12345")
     assert isinstance(error, PermanentModelError)
@@ -110,7 +113,7 @@ def test_a_key_that_a_server_echoes_is_struck_out() -> None:
 )
 def test_the_hint_of_a_server_is_read(headers: dict[str, str], seconds: float | None) -> None:
     """Milliseconds go before seconds; what makes no sense is ignored."""
-    assert retry_after(httpx2.Headers(headers)) == seconds
+    assert retry_after(httpx.Headers(headers)) == seconds
 
 
 def test_a_date_is_counted_from_now() -> None:

@@ -63,7 +63,7 @@ async def test_an_uncut_turn_is_committed_once(backend: Backend, stored: bool) -
     assert turn.message == expected
     assert await log_of(backend) == [expected]
     assert rendered(events) == expected.content
-    assert turn.recoveries == ()
+    assert turn.recoveries == []
     assert turn.finish_reason == "tool_calls"
     assert await backend.checkpoints.get("r") is None
     assert other_tasks() == set()

@@ -44,6 +44,21 @@ async def test_what_is_no_store_or_policy_is_refused() -> None:
             )
 
 
+async def test_a_wrapper_that_passes_the_methods_on_will_do() -> None:
+    """Instrumentation need not inherit from the contracts."""
+
+    class Wrapper:
+        def __init__(self, inner: object) -> None:
+            self.inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+    async with MemoryBackend() as backend:
+        made = RunContext(Wrapper(backend.persistence), **NAMES)  # type: ignore[arg-type]
+        made.with_stream_checkpoint(Wrapper(backend.checkpoints))  # type: ignore[arg-type]
+
+
 async def test_adding_a_store_makes_a_copy() -> None:
     """The context that was given stays as it was."""
     async with MemoryBackend() as backend:

@@ -99,7 +99,7 @@ async def test_the_checkpoint_of_another_turn_is_not_resumed(
     model = ScriptedModel(TEXT_ONLY)
     turn, events = await run(run_turn(await context(backend), model, QUESTION))
     assert model.prefixes == [""]
-    assert turn.recoveries == ()
+    assert turn.recoveries == []
     assert rendered(events) == content_of(TEXT_ONLY)
     assert await backend.checkpoints.get("r") is None
 

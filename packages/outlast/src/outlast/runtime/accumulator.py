@@ -108,11 +108,10 @@ class StreamAccumulator:
         Raises:
             TypeError: It is no event of a model.
         """
-        kind = type(event)
-        if kind is TextDelta:
-            return self._feed_text(event)  # type: ignore[arg-type]  # narrowed by its exact type
-        if kind is ToolCallDelta:
-            return self._feed_call(event)  # type: ignore[arg-type]
+        if isinstance(event, TextDelta):
+            return self._feed_text(event)
+        if isinstance(event, ToolCallDelta):
+            return self._feed_call(event)
         if isinstance(event, StreamEnd):
             return self._finish(event.reason)
         raise TypeError(

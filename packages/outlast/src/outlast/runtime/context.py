@@ -25,6 +25,15 @@ def _check_number(owner: object, field: str, *, least: float) -> None:
         )
 
 
+def _check_contract(value: object, contract: type, argument: str) -> None:
+    """Accept the contract's subclasses, and wrappers that pass its methods on."""
+    methods: frozenset[str] = getattr(contract, "__abstractmethods__", frozenset())
+    if not isinstance(value, contract) and not all(hasattr(value, name) for name in methods):
+        raise InvalidDataError(
+            f"{argument} must be a {contract.__name__}, not {type(value).__name__}"
+        )
+
+
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How often a failed model call is repeated in one turn, and after which wait.
 
@@ -124,14 +133,14 @@ class RunContext:
         checkpointing: CheckpointPolicy = CheckpointPolicy(),  # noqa: B008 - frozen
     ) -> None:
         check_scope(Scope("task", task_id), "task_id", claim)
-        for value, kind, argument in (
-            (persistence, PersistenceManager, "persistence"),
+        _check_contract(persistence, PersistenceManager, "persistence")
+        for policy, kind, argument in (
             (retry, RetryPolicy, "retry"),
             (checkpointing, CheckpointPolicy, "checkpointing"),
         ):
-            if not isinstance(value, kind):
+            if not isinstance(policy, kind):
                 raise InvalidDataError(
-                    f"{argument} must be a {kind.__name__}, not {type(value).__name__}"
+                    f"{argument} must be a {kind.__name__}, not {type(policy).__name__}"
                 )
         self.persistence = persistence
         self.task_id = task_id
@@ -149,10 +158,7 @@ class RunContext:
         Raises:
             InvalidDataError: It is no checkpoint store.
         """
-        if not isinstance(store, StreamCheckpointStore):
-            raise InvalidDataError(
-                f"store must be a StreamCheckpointStore, not {type(store).__name__}"
-            )
+        _check_contract(store, StreamCheckpointStore, "store")
         copy = RunContext(
             self.persistence,
             task_id=self.task_id,

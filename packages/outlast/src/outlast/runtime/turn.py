@@ -122,9 +122,9 @@ class Turn:
         return self._message
 
     @property
-    def recoveries(self) -> tuple[Recovery, ...]:
-        """Each time that the turn went on after a cut, in order."""
-        return tuple(self._recoveries)
+    def recoveries(self) -> list[Recovery]:
+        """Each time that the turn went on after a cut, in order; a copy."""
+        return list(self._recoveries)
 
     @property
     def finish_reason(self) -> str | None:
