@@ -45,6 +45,7 @@ class MemoryObjects(ObjectStore):
         lose: Names of calls whose next answers are lost although they were applied.
         drop: Names of calls whose next requests are lost and not applied.
         refuse: Names of calls that fail next, certainly not applied.
+        sent: Bytes of heads and pieces that were sent.
     """
 
     def __init__(self, objects: Objects) -> None:
@@ -54,6 +55,7 @@ class MemoryObjects(ObjectStore):
         self.lose: list[str] = []
         self.drop: list[str] = []
         self.refuse: list[str] = []
+        self.sent = 0
         self._floors: dict[str, Floor] = {}
 
     async def read(self, key: str) -> Stored | None:
@@ -62,14 +64,14 @@ class MemoryObjects(ObjectStore):
         return None if data is None else Stored(data, _token(data))
 
     async def create(self, key: str, data: bytes, head: Head) -> object | None:
-        await self._send("create", key)
+        await self._send("create", key, data)
         is_done = key not in self.objects.heads
         if is_done:
             self.objects.heads[key] = data
         return self._answer("create", _token(data) if is_done else None)
 
     async def swap(self, key: str, data: bytes, head: Head, token: object) -> object | None:
-        await self._send("swap", key)
+        await self._send("swap", key, data)
         is_done = key in self.objects.heads and _token(self.objects.heads[key]) == token
         if is_done:
             self.objects.heads[key] = data
@@ -84,7 +86,7 @@ class MemoryObjects(ObjectStore):
 
     async def put_pieces(self, key: str, pieces: Mapping[str, bytes]) -> None:
         for name, data in pieces.items():
-            await self._send("put_piece", key)
+            await self._send("put_piece", key, data)
             assert (key, name) not in self.objects.pieces
             self.objects.pieces[key, name] = data, self.objects.time
 
@@ -148,8 +150,9 @@ class MemoryObjects(ObjectStore):
     def place(self, key: str, piece: str | None = None) -> str:
         return f"object {key if piece is None else f'{key}/{piece}'}"
 
-    async def _send(self, name: str, key: str) -> None:
+    async def _send(self, name: str, key: str, data: bytes = b"") -> None:
         self.calls.append(name)
+        self.sent += len(data)
         await asyncio.sleep(0)
         if self.before is not None:
             await self.before(name, key)

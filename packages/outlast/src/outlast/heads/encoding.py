@@ -194,9 +194,10 @@ def _open(
         raise CorruptDataError(f"{place} is not a piece of the kind {kind!r}")
     rest = memoryview(data)[_PIECE.size :]
     table, body = rest[:table_size], rest[table_size:]
-    if zlib.crc32(table) != table_sum or (
-        whole and (len(body) != body_size or zlib.crc32(body) != body_sum)
-    ):
+    is_whole = len(table) == table_size and zlib.crc32(table) == table_sum
+    if is_whole and whole:
+        is_whole = len(body) == body_size and zlib.crc32(body) == body_sum
+    if not is_whole:
         raise CorruptDataError(f"{place} is cut off or was changed: its checksum does not match")
     return table, body
 

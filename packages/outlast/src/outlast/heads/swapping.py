@@ -74,7 +74,8 @@ Decide = Callable[[View], Awaitable[Change[ResultT]]]
 class _Snapshot(NamedTuple):
     head: Head | None
     token: object
-    is_fresh: bool
+    size: int = 0
+    is_fresh: bool = True
 
 
 class Swapper:
@@ -129,8 +130,12 @@ class Swapper:
             snapshot, change = await self._decided(
                 store, scope, snapshot, decide, fence, is_claim=is_claim
             )
+            if change.head is None:
+                if snapshot.head is not None:
+                    self._heads.put(key, snapshot.head, snapshot.token, snapshot.size)
+                return change
             try:
-                if change.head is None or await self._store(store, key, snapshot, change):
+                if await self._store(store, key, snapshot, change):
                     return change
             except OutcomeUnknownError as error:
                 if fence is None and not is_claim:
@@ -189,9 +194,9 @@ class Swapper:
     async def _read(self, store: ObjectStore, key: str, scope: Scope) -> _Snapshot:
         stored = await store.read(key)
         if stored is None:
-            return _Snapshot(None, None, is_fresh=True)
+            return _Snapshot(None, None)
         head = decode_head(stored.data, scope, store.place(key))
-        return _Snapshot(head, stored.token, is_fresh=True)
+        return _Snapshot(head, stored.token, len(stored.data))
 
     async def _view(
         self,
@@ -221,8 +226,9 @@ class Swapper:
 
     async def _store_blank(self, store: ObjectStore, key: str, head: Head) -> _Snapshot | None:
         head = msgspec.structs.replace(head, changed_at=await store.now())
-        token = await store.create(key, encode_head(head), head)
-        return None if token is None else _Snapshot(head, token, is_fresh=True)
+        data = encode_head(head)
+        token = await store.create(key, data, head)
+        return None if token is None else _Snapshot(head, token, len(data))
 
     async def _store(
         self, store: ObjectStore, key: str, snapshot: _Snapshot, change: Change[ResultT]
