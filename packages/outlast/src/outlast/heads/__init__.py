@@ -3,6 +3,7 @@
 A store implements `ObjectStore`; `HeadDriver` makes a `outlast.driver.Driver` of it.
 """
 
+from outlast.heads.clock import StoreClock, moment
 from outlast.heads.driver import HeadDriver, Operation
 from outlast.heads.encoding import (
     HEAD_STAMP,
@@ -12,7 +13,15 @@ from outlast.heads.encoding import (
     prefix_size,
 )
 from outlast.heads.layout import Floor, Head, Layout, Log, Ref, Register
-from outlast.heads.store import Candidate, Found, Listing, ObjectStore, Stored, key_of
+from outlast.heads.store import (
+    Candidate,
+    Found,
+    Listing,
+    ObjectStore,
+    Stored,
+    gather_some,
+    key_of,
+)
 
 __all__ = [
     "HEAD_STAMP",
@@ -28,10 +37,13 @@ __all__ = [
     "Operation",
     "Ref",
     "Register",
+    "StoreClock",
     "Stored",
     "decode_floor",
     "decode_head",
     "encode_floor",
+    "gather_some",
     "key_of",
+    "moment",
     "prefix_size",
 ]
