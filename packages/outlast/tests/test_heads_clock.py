@@ -92,7 +92,7 @@ async def test_results_come_in_the_order_of_the_calls_and_so_many_at_once() -> N
             nonlocal running, most
             running += 1
             most = max(most, running)
-            for _ in range(number % 4):
+            for _ in range(1 + number % 4):
                 await asyncio.sleep(0)
             running -= 1
             return number
