@@ -57,6 +57,15 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
+    try:
+        return _run(arguments)
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; Python must not complain about it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     parser = build_parser()
     options = parser.parse_args(arguments)
     clauses = [clause.upper() for clause in options.clause or ()]
@@ -140,7 +149,7 @@ class Screen:
         line = f"{_MARKS[result.status]:<7} {clauses:<12} {result.check.name}"
         style = "verified" if result.status == "passed" else result.status
         self._print(self._paint(f"{line}  ({result.seconds:.2f} s)", style))
-        for text in (result.detail, *result.notes):
+        for text in (result.detail, *(text for _, text in result.notes)):
             if text:
                 self._print(f"        {printable(text)}")
         if self._verbose and result.trace:

@@ -106,7 +106,7 @@ class Result:
     Attributes:
         clause: The broken clause, if it failed.
         detail: Why it failed or was not run; empty if it passed.
-        notes: Parts that were not run although the check passed, with the reasons.
+        notes: Parts that were not run although the check passed: clause (or empty) and reason.
         seconds: How long it took.
         trace: Where an unexpected error came from.
     """
@@ -115,7 +115,7 @@ class Result:
     status: Status
     clause: str | None = None
     detail: str = ""
-    notes: tuple[str, ...] = ()
+    notes: tuple[tuple[str, str], ...] = ()
     seconds: float = 0.0
     trace: str = ""
 
@@ -214,7 +214,7 @@ class Context:
         self.rng = random.Random(digest)
         self.namespaces: list[str] = []
         self.namespace = self.new_namespace()
-        self.notes: list[str] = []
+        self.notes: list[tuple[str, str]] = []
         self._clients: list[outlast.Backend] = []
         self._names = 0
 
@@ -260,9 +260,9 @@ class Context:
             raise NotRun("needs a backend on a Driver")
         return backend.driver
 
-    def note(self, reason: str) -> None:
-        """Say what part of the check was not run, and why."""
-        self.notes.append(reason)
+    def note(self, reason: str, *, clause: str = "") -> None:
+        """Say what part of the check was not run, and why; of one clause, or of the whole check."""
+        self.notes.append((clause, reason))
 
     async def missing(self) -> str | None:
         """Which of the check's needs is not met, in words."""

@@ -1,5 +1,6 @@
 """The clause by clause summary at the end of a pytest run."""
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -32,7 +33,7 @@ def results_by_suite(reports: Iterable[Any]) -> dict[str, list[Result]]:
                 properties["outlast_status"],
                 properties["outlast_clause"] or None,
                 properties["outlast_detail"] + known,
-                tuple(notes.split("\n")) if notes else (),
+                tuple((clause, text) for clause, text in json.loads(notes)),
                 getattr(report, "duration", 0.0),
             )
         )

@@ -105,7 +105,7 @@ class Report:
                 continue
             elif result.status == "passed":
                 passed += 1
-                gaps += result.notes
+                gaps += [text for name, text in result.notes if name in ("", clause)]
             else:
                 not_run += 1
                 gaps.append(
@@ -154,7 +154,7 @@ class Report:
                     "status": result.status,
                     "broken": result.clause,
                     "detail": result.detail,
-                    "notes": list(result.notes),
+                    "notes": [text for _, text in result.notes],
                     "seconds": round(result.seconds, 4),
                 }
                 for result in self.results

@@ -1,5 +1,6 @@
 """The suite as a test class for pytest."""
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -91,7 +92,7 @@ def _record(result: Result, record_property: Callable[[str, object], None]) -> N
     record_property("outlast_status", result.status)
     record_property("outlast_clause", result.clause or "")
     record_property("outlast_detail", result.detail)
-    record_property("outlast_notes", "\n".join(result.notes))
+    record_property("outlast_notes", json.dumps(result.notes))
 
 
 class _Guarded(type):

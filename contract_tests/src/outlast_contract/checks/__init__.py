@@ -1,27 +1,33 @@
 """The checks, by subject; importing this package registers all of them."""
 
 from outlast_contract.checks import (
+    cancelling,
     cleanup,
     fencing,
     ids,
     lifecycle,
     listing,
     logs,
+    races,
     records,
     registers,
     repeats,
+    replies,
     values,
 )
 
 __all__ = [
+    "cancelling",
     "cleanup",
     "fencing",
     "ids",
     "lifecycle",
     "listing",
     "logs",
+    "races",
     "records",
     "registers",
     "repeats",
+    "replies",
     "values",
 ]
