@@ -1,12 +1,11 @@
 """Bad URLs, options, engines and files: one kind of error, plain words, nothing left behind."""
 # ruff: noqa: ASYNC221, ASYNC240 - a test has its loop to itself
 
-import os
 import resource
 import sqlite3
-import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Awaitable, Callable
@@ -256,6 +255,13 @@ async def test_a_file_that_is_taken_away_is_noticed(
     assert await driver.load(TASK, "api") == [Entry("1", b"")]
 
 
+async def test_closing_works_without_the_file(open_driver: Open, path: Path) -> None:
+    """C7: it is not the time to complain."""
+    driver = await open_driver()
+    path.unlink()
+    await driver.aclose()
+
+
 async def test_use_before_setup_and_after_closing_is_closed(path: Path) -> None:
     """C7: closing again is fine, and does not open anything."""
     driver = SqlDriver.from_url(f"sqlite:///{path}", namespace="test")
@@ -387,28 +393,27 @@ READ_ONLY = textwrap.dedent("""
         ("file", "read-only for this process"),
         ("directory", "may not write to its directory"),
         ("unreadable", "may not read it"),
+        ("hidden", "cannot be opened: Permission denied"),
     ],
 )
-async def test_missing_permissions_are_told(tmp_path: Path, what: str, words: str) -> None:
+async def test_missing_permissions_are_told(what: str, words: str) -> None:
     """A process without rights is told which it lacks."""
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    path = folder / "store.db"
-    if what != "directory":
-        await set_up(path)
-        path.chmod(0o444 if what == "file" else 0o000)
-    folder.chmod(0o555 if what == "directory" else 0o777)
-    for part in (*tmp_path.parents, tmp_path):
-        if part.stat().st_uid == os.geteuid():
-            part.chmod(part.stat().st_mode | stat.S_IXOTH)
-    result = subprocess.run(
-        [sys.executable, "-c", READ_ONLY, str(path)],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    folder.chmod(0o755)
+    # Not below pytest's folder, which is closed to other users.
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        path = folder / "store.db"
+        if what != "directory":
+            await set_up(path)
+            path.chmod({"file": 0o444, "unreadable": 0o000, "hidden": 0o644}[what])
+        folder.chmod({"directory": 0o555, "hidden": 0o000}.get(what, 0o777))
+        result = subprocess.run(
+            [sys.executable, "-c", READ_ONLY, str(path)],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        folder.chmod(0o755)
     assert words in result.stdout, result.stderr
 
 
@@ -458,6 +463,16 @@ async def test_an_engine_that_shares_its_connection_is_not_disturbed(path: Path)
         await connection.commit()
     await driver.append(TASK, "api", [Entry("1", b"")], fence=None)
     await driver.aclose()
+    await engine.dispose()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="sqlite3 has autocommit since Python 3.12")
+async def test_an_engine_without_autocommit_is_refused(path: Path) -> None:
+    """Its connections are never outside of a transaction."""
+    engine = create_async_engine(f"sqlite+aiosqlite:///{path}", connect_args={"autocommit": False})
+    driver = SqlDriver.from_engine(engine, namespace="test")
+    with pytest.raises(ConfigurationError, match="autocommit=False"):
+        await driver.setup(create=True)
     await engine.dispose()
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from outlast.errors import UnavailableError
+from outlast.errors import ConfigurationError, OutlastError, UnavailableError
 from outlast_sql._calls import Call, Seat, Transaction, Work
 from outlast_sql._errors import translate
 from outlast_sql._reads import Database
@@ -64,9 +64,11 @@ class Lane:
         return lane
 
     async def give_back(self, patience: float) -> None:
-        """Return the connection to the pool, with the settings that it had."""
+        """Return the connection to the pool with the settings that it had, or not at all."""
         try:
             await self.read(partial(_restore, self._db, self._before), patience)
+        except OutlastError:
+            await self._lease.invalidate()
         finally:
             await self._lease.close()
 
@@ -105,6 +107,11 @@ class Lane:
         self._file = None if self.path is None else _identity(self.path)
 
     def _guard(self) -> None:
+        if getattr(self._db, "autocommit", True) is False:
+            raise ConfigurationError(
+                "the engine's connections have autocommit=False, which keeps them inside a "
+                "transaction at all times; give an engine made without it"
+            )
         if self._db.in_transaction:
             # Possible only where an engine of the caller's shares one connection between all.
             raise UnavailableError(

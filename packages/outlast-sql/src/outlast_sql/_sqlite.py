@@ -4,7 +4,7 @@ import asyncio
 import importlib.util
 import os
 import sqlite3
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -82,7 +82,8 @@ class SqliteDriver(SqlDriver):
         self.capabilities = _IN_MEMORY if path is None else _ON_DISK
         self._lanes: list[Lane] = []
         self._pid = 0
-        self._ending: set[asyncio.Task[None]] = set()
+        self._connecting: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
 
     @classmethod
     def for_url(cls, url: str, dbapi: str, *, namespace: str, timeout: float) -> "SqliteDriver":
@@ -110,7 +111,9 @@ class SqliteDriver(SqlDriver):
     async def setup(self, *, create: bool) -> None:
         try:
             if not self._lanes:
-                await self._connect(create=create)
+                # Not cancelled halfway: SQLAlchemy would lose a connection that it configures.
+                self._connecting = asyncio.create_task(self._connect(create=create))
+                await asyncio.shield(self._connecting)
             await self._prepare(create=create)
         except BaseException:
             await self.aclose()
@@ -137,7 +140,7 @@ class SqliteDriver(SqlDriver):
         try:
             lane = await Lane.check_out(lease, self._path, settings, self._patience)
         except BaseException:
-            await self._to_the_end(lease.close())
+            await lease.close()
             raise
         self._lanes.append(lane)
 
@@ -180,26 +183,23 @@ class SqliteDriver(SqlDriver):
         if self._pid != os.getpid():
             _inherited.extend(lanes)
             return
-        engine = self._engine if self._owns_engine else None
-        if self._owns_engine:
-            self._engine = None
-        if lanes or engine is not None:
-            await self._to_the_end(self._release(lanes, engine))
-        elif self._ending:
-            await asyncio.wait(self._ending)
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(lanes))
+        # Whoever is cancelled here leaves it running.
+        await asyncio.shield(self._closing)
 
-    async def _release(self, lanes: Sequence[Lane], engine: AsyncEngine | None) -> None:
-        for lane in lanes:
-            await lane.give_back(self._patience)
-        if engine is not None:
-            await engine.dispose()
-
-    async def _to_the_end(self, work: Coroutine[Any, Any, None]) -> None:
-        """Await ``work``; a caller that is cancelled leaves it running."""
-        task = asyncio.create_task(work)
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
-        await asyncio.shield(task)
+    async def _close(self, lanes: Sequence[Lane]) -> None:
+        try:
+            if self._connecting is not None:
+                await asyncio.wait([self._connecting])
+            for lane in (*lanes, *self._lanes):
+                await lane.give_back(self._patience)
+            if self._engine is not None and self._owns_engine:
+                await self._engine.dispose()
+                self._engine = None
+        finally:
+            self._lanes.clear()
+            self._connecting = self._closing = None
 
     async def sweep(
         self, *, older_than: float, limit: int, dry_run: bool, after: str | None
@@ -267,9 +267,16 @@ def _try_to_open(path: str, uri: str) -> None:
     try:
         sqlite3.connect(uri, uri=True, timeout=0).close()
     except sqlite3.Error as error:
-        if Path(path).parent.is_dir() and not Path(path).exists() and uri.endswith("=rw"):
+        if uri.endswith("=rw") and _is_missing(Path(path)):
             raise not_set_up(path, "there is no such file") from error
         raise translate(error, path) from error
+
+
+def _is_missing(file: Path) -> bool:
+    try:
+        return file.parent.is_dir() and not file.exists()
+    except OSError:
+        return False
 
 
 def _version(db: Database) -> int | None:
