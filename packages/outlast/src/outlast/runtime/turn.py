@@ -15,7 +15,6 @@ from outlast.errors import (
     ConflictError,
     FencedError,
     OutcomeUnknownError,
-    OutlastError,
     UnavailableError,
 )
 from outlast.model_api import Model, ModelError, ModelEvent, ModelRequest, RetryableModelError
@@ -66,8 +65,9 @@ def run_turn(
     - Leaving the block early, by ``break``, an error or cancellation, commits nothing. The
       checkpoint stays, brought up to date by one last write.
 
-    **Not guaranteed**: without a checkpoint store, a turn outlives its process; without a task's
-    claim, a former owner is kept from committing other than by the message's id.
+    **Not guaranteed**: without a checkpoint store, or with one that is unavailable on entry (a
+    warning), a turn does not outlive its process. Without a task's claim, only the message's id
+    keeps a former owner from committing. On entry the task's API log is read as a whole.
 
     Args:
         context: Where the turn is stored, and by which rules it runs.
@@ -128,8 +128,8 @@ class Turn:
 
     @property
     def finish_reason(self) -> str | None:
-        """Why the model stopped, in the provider's words; ``None`` if no model said so (R2, or
-        stored before).
+        """Why the model stopped, in the provider's words; ``None`` if it was cut before it said so,
+        and for a message that another process committed.
         """
         return self._finish_reason
 
@@ -225,7 +225,7 @@ class Turn:
             claim = await store.claim(context.run_id, thread_id=context.task_id)
             if claim.checkpoint is not None and claim.checkpoint.message_id == context.message_id:
                 await store.delete(context.run_id, claim=claim)
-        except OutlastError as error:
+        except Exception as error:  # noqa: BLE001 - the message is committed
             log_failure(logging.WARNING, context.run_id, "delete", error)
 
     async def _run(self) -> AsyncGenerator[StreamEvent]:
@@ -256,7 +256,6 @@ class Turn:
                 await self._close_stream(stream)
             if error is None:
                 if not self._accumulator.has_cancelled:
-                    self._finish_reason = self._accumulator.finish_reason
                     break
                 error = RetryableModelError("the model finished with a malformed tool call")
             plan, shown, delay = self._recover(error)
@@ -330,6 +329,8 @@ class Turn:
         except FencedError:
             self._is_lost = True
             raise
+        else:
+            self._finish_reason = self._accumulator.finish_reason
         self._message = message
         if self._writer is not None:
             await self._writer.delete()
