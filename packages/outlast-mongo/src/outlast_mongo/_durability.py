@@ -1,0 +1,85 @@
+"""What the settings of a database promise: refused, declared, or reported as a hazard."""
+
+from typing import Any, Final
+
+from pymongo import WriteConcern
+
+from outlast.driver import Capabilities, Survives
+from outlast.errors import ConfigurationError
+from outlast_mongo._errors import explained
+from outlast_mongo._store import Database
+
+MAX_MESSAGE_BYTES: Final = 15 * 2**20
+"""A document of 16 MiB holds it with its id and its envelope."""
+
+
+class Durability:
+    """The write concern for a database, and what follows from it.
+
+    Majority and journal, unless another one was chosen for the client or the database.
+
+    Raises:
+        ConfigurationError: It reads from secondaries, whose answers may go back (F4), or does not
+            acknowledge writes.
+    """
+
+    def __init__(self, settings: Database, described: str) -> None:
+        """Look at the settings of a database.
+
+        Args:
+            settings: Its read preference and write concern count.
+            described: Which database, for people.
+        """
+        preference, chosen = settings.read_preference, settings.write_concern
+        if preference.mode:
+            raise ConfigurationError(
+                f"{described} is set to read from secondaries ({preference.mongos_mode}), which "
+                "may be behind; use the read preference 'primary'"
+            )
+        if not chosen.acknowledged:
+            raise ConfigurationError(f"{described} does not acknowledge writes; leave w=0 out")
+        document: dict[str, Any] = {"w": "majority", "j": True, **chosen.document}
+        with explained(described, changes=False):
+            self.concern = WriteConcern(**document)
+        self._described = described
+        self._acknowledging = self.concern.document["w"]
+        self._is_journaled = bool(self.concern.document["j"])
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What survives a done write, whatever the number of members."""
+        survives: set[Survives] = {"process"}
+        if self._is_journaled:
+            survives.add("server")
+        if not self._is_below_majority(1):
+            survives.add("failover")
+        return Capabilities(
+            data_survives=frozenset(survives),
+            fences_survive=frozenset(survives),
+            reach="network",
+            max_message_bytes=MAX_MESSAGE_BYTES,
+        )
+
+    def hazards(self, members: int) -> list[str]:
+        """What would be lost silently (D2) by a replica set of so many members."""
+        found: list[str] = []
+        if self._is_below_majority(members):
+            found.append(
+                f"{self._described} acknowledges a write when {self._acknowledging} of {members} "
+                "members have it: a failover loses accepted writes and fences; use w=majority, or "
+                "leave w out"
+            )
+        if not self._is_journaled:
+            found.append(
+                f"{self._described} acknowledges writes before they are in the journal: a crash of "
+                "the server loses accepted writes and fences; leave journal=false out"
+            )
+        return found
+
+    def _is_below_majority(self, members: int) -> bool:
+        """Whether fewer than the majority acknowledge a write, or one member alone."""
+        wanted = self._acknowledging
+        return isinstance(wanted, int) and wanted < max(2, members // 2 + 1)
+
+
+__all__ = ["MAX_MESSAGE_BYTES", "Durability"]

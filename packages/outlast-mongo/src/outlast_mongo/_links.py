@@ -1,0 +1,172 @@
+"""Where a database comes from: a client made for a URL, or one that the application lends."""
+
+import abc
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final, Literal, Protocol, cast
+
+from pymongo import AsyncMongoClient
+from pymongo.asynchronous.database import AsyncDatabase
+from pymongo.database import Database as BlockingDatabase
+from pymongo.driver_info import DriverInfo
+from pymongo.errors import PyMongoError
+from pymongo.uri_parser import split_options
+
+from outlast.errors import ConfigurationError
+from outlast.url import redact, scheme_of
+from outlast_mongo._store import Database, Document
+
+DEFAULT_DATABASE: Final = "outlast"
+
+DriverName = Literal["pymongo", "motor"]
+
+
+class MotorDatabase(Protocol):
+    """A database of Motor's asyncio client, ``AsyncIOMotorDatabase``."""
+
+    @property
+    def delegate(self) -> Any:
+        """PyMongo's own database beneath it."""
+
+
+class Link(abc.ABC):
+    """Gives a database.
+
+    Attributes:
+        described: Which database, for people.
+        settings: It, or one of the same settings; not for requests.
+    """
+
+    described: str
+    settings: Database
+
+    @abc.abstractmethod
+    async def connect(self) -> Database:
+        """The database; without a request."""
+
+    @abc.abstractmethod
+    async def close(self) -> None:
+        """Close the client, unless it was lent."""
+
+
+class LentLink(Link):
+    """A database that the application lends.
+
+    Raises:
+        ConfigurationError: It is of no asyncio client.
+    """
+
+    def __init__(self, database: AsyncDatabase[Any] | MotorDatabase) -> None:
+        """Take it."""
+        kind = type(database)
+        is_motor = kind.__module__.startswith("motor.") and isinstance(
+            getattr(database, "delegate", None), BlockingDatabase
+        )
+        if not isinstance(database, AsyncDatabase) and not is_motor:
+            raise ConfigurationError(
+                "database must be of pymongo.AsyncMongoClient or of Motor's AsyncIOMotorClient, "
+                f"such as client['outlast'], not {kind.__module__}.{kind.__name__}"
+            )
+        self.settings = cast("Database", database)
+        self.described = f"the MongoDB database {self.settings.name!r}"
+
+    async def connect(self) -> Database:
+        return self.settings
+
+    async def close(self) -> None:
+        return
+
+
+class PyMongoLink(Link):
+    """A client of PyMongo for a URL.
+
+    Raises:
+        ConfigurationError: No MongoDB URL, or an option that does not fit.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        """Check everything and make the client; it connects when it is first used."""
+        shown = redact(url)
+        if scheme_of(url) not in ("mongodb", "mongodb+srv"):
+            raise ConfigurationError(f"{shown!r} is not a mongodb:// or mongodb+srv:// URL")
+        try:
+            if query := url.partition("?")[2]:
+                split_options(query, warn=False)  # The client itself would only warn.
+            self._client = AsyncMongoClient[Document](url, driver=DriverInfo("outlast"), **options)
+        except (PyMongoError, TypeError, ValueError) as error:
+            raise ConfigurationError(f"{shown!r} cannot be used: {_redacted(error, url)}") from None
+        self.settings = self._client.get_default_database(DEFAULT_DATABASE)
+        self.described = f"the MongoDB database {self.settings.name!r} at {shown}"
+
+    async def connect(self) -> Database:
+        return self.settings
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+class MotorLink(PyMongoLink):
+    """A client of Motor for a URL; made when it is first used, since it may look up names at once.
+
+    Raises:
+        ConfigurationError: As for `PyMongoLink`, or Motor is not installed.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        """Check everything."""
+        super().__init__(url, options)
+        try:
+            from motor.motor_asyncio import AsyncIOMotorClient
+        except ImportError as error:
+            raise ConfigurationError(
+                'driver="motor" needs a package that is not installed: pip install "outlast[motor]"'
+            ) from error
+        self._make = partial(AsyncIOMotorClient[Document], url)
+        self._options = options
+        self._motor: Any = None
+
+    async def connect(self) -> Database:
+        if self._motor is None:
+            self._motor = await asyncio.to_thread(
+                self._make, io_loop=asyncio.get_running_loop(), **self._options
+            )
+        return cast("Database", self._motor.get_default_database(DEFAULT_DATABASE))
+
+    async def close(self) -> None:
+        if self._motor is not None:
+            await asyncio.to_thread(self._motor.close)
+
+
+def link_of(
+    url: str | None,
+    database: AsyncDatabase[Any] | MotorDatabase | None,
+    driver: DriverName,
+    options: Mapping[str, Any],
+) -> Link:
+    """The link for the arguments of a `MongoDriver`.
+
+    Raises:
+        ConfigurationError: They do not fit.
+    """
+    if (url is None) == (database is None):
+        raise ConfigurationError("give either database=... or url=...")
+    if driver not in ("pymongo", "motor"):
+        raise ConfigurationError(f"driver must be 'pymongo' or 'motor', not {driver!r:.60}")
+    if url is not None:
+        return (MotorLink if driver == "motor" else PyMongoLink)(url, options)
+    if options or driver != "pymongo":
+        raise ConfigurationError("a client that is passed in takes no further options")
+    assert database is not None
+    return LentLink(database)
+
+
+def _redacted(error: Exception, url: str) -> str:
+    """The driver's own words, unless they repeat a part of the URL that may be a secret."""
+    text = str(error)
+    user, at, _ = url.partition("://")[2].rpartition("@")
+    parts = {user, *user.split(":")[1:]} - {""} if at else set[str]()
+    return type(error).__name__ if any(part in text for part in parts) else text
+
+
+__all__ = ["DriverName", "Link", "MotorDatabase", "link_of"]

