@@ -1,5 +1,6 @@
 """The handle of a server, and how a user comes by one."""
 
+import atexit
 import contextlib
 import hashlib
 import json
@@ -53,6 +54,11 @@ class Server:
         self.url = str(described["url"])
         self.options = dict(described["options"])
         self.addresses = [(host, port) for host, port in described["addresses"]]
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._connection is None and not self.is_external
 
     def pid(self, node: int = 0) -> int | None:
         """The process of a node; ``None`` if it does not run."""
@@ -127,10 +133,15 @@ class Server:
         return answer["ok"]
 
 
+_held: Final[dict[tuple[int, str, str], Server]] = {}
+"""The shared servers of each process, held until it ends."""
+
+
 def shared_server(kind: str) -> Server:
     """The server of this test run, started by whoever asks first; for tests that leave it alone.
 
-    The processes of one pytest-xdist run share it.
+    The processes of one pytest-xdist run share it. It is the same object each time, and held until
+    the process ends or somebody closes it.
 
     Args:
         kind: One of `KINDS`.
@@ -140,7 +151,10 @@ def shared_server(kind: str) -> Server:
         ServerError: It did not start, or is required and missing.
     """
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or f"process {os.getpid()}"
-    return _server(kind, hashlib.sha256(run.encode()).hexdigest()[:10], ())
+    held = (os.getpid(), kind, run)
+    if held not in _held or _held[held].is_closed:
+        _held[held] = _server(kind, hashlib.sha256(run.encode()).hexdigest()[:10], ())
+    return _held[held]
 
 
 def start_server(kind: str, *arguments: str) -> Server:
@@ -176,6 +190,13 @@ def _server(kind: str, key: str, arguments: Sequence[str], *, is_own: bool = Fal
     from outlast_contract.servers._homes import enter  # for POSIX only
 
     return Server(kind, enter(kind, key, arguments))
+
+
+@atexit.register
+def _close_held() -> None:
+    for (pid, _, _), server in _held.items():
+        if pid == os.getpid():
+            server.close()
 
 
 __all__ = ["REQUIRED", "Server", "ServerUnavailable", "shared_server", "start_server"]

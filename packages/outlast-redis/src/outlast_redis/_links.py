@@ -1,0 +1,208 @@
+"""Commands to a server: which connection carries them, and whether they may have arrived.
+
+redis-py's own ``execute_command`` repeats what was sent and tells nobody (R1). Here a command is
+written once to a connection of redis-py; what fails before that was certainly not applied.
+"""
+
+import abc
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from redis.asyncio.connection import ConnectionPool
+from redis.exceptions import NoScriptError, ResponseError
+
+from outlast_redis._errors import RAISED, translate
+
+Command: TypeAlias = Sequence[bytes | str | int]
+Connection: TypeAlias = Any
+"""A connection of redis-py, which types them in part only."""
+
+
+class Lender(Protocol):
+    """Where connections come from."""
+
+    async def acquire(self) -> Connection:
+        """A connection that is connected and idle."""
+        ...
+
+    async def release(self, connection: Connection) -> None:
+        """Take it back, connected or not."""
+        ...
+
+
+class OwnConnections:
+    """Connections that are made here and closed here."""
+
+    def __init__(self, make: Callable[[], Connection]) -> None:
+        self._make = make
+        self._free: deque[Connection] = deque()
+        self._all: set[Connection] = set()
+
+    async def acquire(self) -> Connection:
+        if self._free:
+            connection = self._free.pop()
+        else:
+            connection = self._make()
+            self._all.add(connection)
+        try:
+            await freshen(connection)
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            self._free.append(connection)
+            raise
+        return connection
+
+    async def release(self, connection: Connection) -> None:
+        self._free.append(connection)
+
+    async def aclose(self) -> None:
+        """Close all, also those in use."""
+        for connection in self._all:
+            await connection.disconnect(nowait=True)
+        self._all.clear()
+        self._free.clear()
+
+
+class LentConnections:
+    """Connections of a pool that somebody else owns."""
+
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+
+    async def acquire(self) -> Connection:
+        return await self._pool.get_connection()  # type: ignore[no-untyped-call]
+
+    async def release(self, connection: Connection) -> None:
+        # To its end even if the caller is cancelled: the pool counts what is out.
+        await asyncio.shield(self._pool.release(connection))
+
+
+async def freshen(connection: Connection) -> None:
+    """Connect, and connect anew if the server closed the connection while it was idle (C8)."""
+    await connection.connect()
+    # Its name in redis-py 8; before, the other one.
+    has_data = getattr(connection, "can_read", None) or connection.can_read_destructive
+    try:
+        is_stale = await has_data()
+    except RAISED:
+        is_stale = True
+    if is_stale:
+        await connection.disconnect(nowait=True)
+        await connection.connect()
+
+
+async def exchange(connection: Connection, commands: Sequence[Command]) -> list[Any]:
+    """Send commands in one go and return their answers as bytes; refusals are returned, too."""
+    answers: list[Any] = []
+    try:
+        packed = connection.pack_commands(commands)
+        await connection.send_packed_command(packed, check_health=False)
+        for _ in commands:
+            try:
+                answers.append(await connection.read_response(disable_decoding=True))
+            except ResponseError as error:
+                answers.append(error)
+    except BaseException:
+        # An answer that comes late must meet nobody (R2).
+        await connection.disconnect(nowait=True)
+        raise
+    return answers
+
+
+class Link(abc.ABC):
+    """The way to a server or a cluster.
+
+    Args:
+        place: The server, for people.
+        limit: How many commands may be under way at once.
+    """
+
+    is_cluster = False
+
+    def __init__(self, place: str, limit: int) -> None:
+        self.place = place
+        self._limit = asyncio.Semaphore(limit)
+
+    async def send(self, key: bytes, command: Command) -> Any:
+        """The answer to one command on ``key``'s slot.
+
+        Raises:
+            OutlastError: What went wrong; a `ResponseError` with NOSCRIPT is returned instead.
+        """
+        return (await self.send_all([(key, command)]))[0]
+
+    @abc.abstractmethod
+    async def send_all(self, commands: Sequence[tuple[bytes, Command]]) -> list[Any]:
+        """The answers to several commands, each on its key's slot; no atomicity among them."""
+
+    @abc.abstractmethod
+    async def ask_all(self, command: Command) -> list[Any]:
+        """The answer of each server that holds data."""
+
+    @abc.abstractmethod
+    async def aclose(self) -> None:
+        """Close what was opened here."""
+
+    async def on(self, lender: Lender, place: str, commands: Sequence[Command]) -> list[Any]:
+        """The answers of one server."""
+        async with self._limit:
+            try:
+                connection = await lender.acquire()
+            except RAISED as error:
+                raise translate(error, place, sent=False) from error
+            try:
+                return await exchange(connection, commands)
+            except RAISED as error:
+                raise translate(error, place, sent=True) from error
+            finally:
+                await lender.release(connection)
+
+    @staticmethod
+    def checked(answers: list[Any], place: str) -> list[Any]:
+        """The answers, if none is a refusal other than NOSCRIPT."""
+        for answer in answers:
+            if isinstance(answer, ResponseError) and not is_noscript(answer):
+                raise translate(answer, place, sent=True) from answer
+        return answers
+
+
+class ServerLink(Link):
+    """The way to a single server."""
+
+    def __init__(
+        self, lender: Lender, place: str, limit: int, close: Callable[[], Any] | None
+    ) -> None:
+        super().__init__(place, limit)
+        self._lender = lender
+        self._close = close
+
+    async def send_all(self, commands: Sequence[tuple[bytes, Command]]) -> list[Any]:
+        answers = await self.on(self._lender, self.place, [command for _, command in commands])
+        return self.checked(answers, self.place)
+
+    async def ask_all(self, command: Command) -> list[Any]:
+        return [await self.send(b"", command)]
+
+    async def aclose(self) -> None:
+        if self._close is not None:
+            await self._close()
+
+
+def is_noscript(answer: object) -> bool:
+    """Whether the server does not know the script, and did nothing."""
+    return isinstance(answer, NoScriptError)
+
+
+__all__ = [
+    "Command",
+    "Connection",
+    "LentConnections",
+    "Link",
+    "OwnConnections",
+    "ServerLink",
+    "exchange",
+    "freshen",
+    "is_noscript",
+]

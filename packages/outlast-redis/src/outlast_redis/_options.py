@@ -1,0 +1,146 @@
+"""From a URL, or a ready client, to the way to its server."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from redis.asyncio import Redis, RedisCluster
+from redis.asyncio.connection import Connection, SSLConnection
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import SentinelConnectionPool
+from redis.backoff import NoBackoff
+
+from outlast.errors import ConfigurationError
+from outlast.url import StoreURL, parse_url, redact
+from outlast_redis._cluster import ClusterLink
+from outlast_redis._links import LentConnections, Link, OwnConnections, ServerLink
+
+MAX_CONNECTIONS: Final = 32
+_PORT: Final = 6379
+_SCHEMES: Final = ("redis", "rediss", "valkey", "valkeys")
+_OPTIONS: Final = ("cluster", "max_connections", "ssl_ca_certs")
+_TRUE: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+def link_of_url(
+    url: str,
+    *,
+    timeout: float,
+    cluster: bool | None,
+    max_connections: int | None,
+    ssl_ca_certs: str | None,
+) -> Callable[[], Link]:
+    """What makes the way to the server that a URL names; options in the URL yield to keywords.
+
+    Raises:
+        ConfigurationError: Something in the URL or an option does not fit.
+    """
+    parts = parse_url(url, options=_OPTIONS)
+    base, plus, variant = parts.scheme.partition("+")
+    if base not in _SCHEMES or (plus and variant != "cluster"):
+        raise ConfigurationError(
+            f"{redact(url)!r}: the scheme must be one of {', '.join(_SCHEMES)}, "
+            "or one of them with +cluster"
+        )
+    if cluster is None:
+        cluster = variant == "cluster" or _flag(parts, "cluster")
+    limit = _limit(
+        parts.query.get("max_connections") if max_connections is None else max_connections
+    )
+    database = _database(parts)
+    place = f"the Redis server {parts.host or 'localhost'}:{parts.port or _PORT}"
+    settings: dict[str, Any] = {
+        "host": parts.host or "localhost",
+        "port": parts.port or _PORT,
+        "username": parts.username or None,
+        "password": parts.password,
+        "retry": Retry(NoBackoff(), 0),
+        "socket_connect_timeout": timeout,
+        "socket_timeout": None,
+    }
+    authorities = ssl_ca_certs or parts.query.get("ssl_ca_certs")
+    is_tls = base in ("rediss", "valkeys")
+    if authorities and not is_tls:
+        raise ConfigurationError(f"{redact(url)!r}: ssl_ca_certs goes with {base}s:// only")
+    if not cluster:
+        settings["db"] = database
+        if is_tls:
+            settings["ssl_ca_certs"] = authorities
+        return lambda: _own_server(settings, place, limit, is_tls=is_tls)
+    if database:
+        raise ConfigurationError(f"{redact(url)!r}: a cluster has database 0 only")
+    if is_tls:
+        settings |= {"ssl": True, "ssl_ca_certs": authorities}
+    return lambda: ClusterLink(
+        RedisCluster(**settings, require_full_coverage=False, max_connections=limit),
+        place.replace("server", "cluster at"),
+        limit,
+        owned=True,
+    )
+
+
+def link_of_client(client: object, *, max_connections: int | None) -> Callable[[], Link]:
+    """What makes the way to the server of a ready client, whose owner closes it.
+
+    Raises:
+        ConfigurationError: No asyncio client of redis-py, or one that reads from replicas (F4).
+    """
+    limit = _limit(max_connections)
+    if isinstance(client, RedisCluster):
+        if client.read_from_replicas or getattr(client, "load_balancing_strategy", None):
+            raise ConfigurationError(_REPLICAS)
+        return lambda: ClusterLink(client, "the Redis cluster", limit, owned=False)
+    if not isinstance(client, Redis):
+        raise ConfigurationError(
+            "client must be a redis.asyncio.Redis or redis.asyncio.RedisCluster, not "
+            f"{type(client).__module__}.{type(client).__name__}"
+        )
+    pool: Any = client.connection_pool
+    if isinstance(pool, SentinelConnectionPool) and not getattr(pool, "is_master", True):
+        raise ConfigurationError(_REPLICAS)
+    settings = pool.connection_kwargs
+    place = f"the Redis server {settings.get('host') or settings.get('path') or 'of the client'}"
+    if settings.get("port"):
+        place += f":{settings['port']}"
+    return lambda: ServerLink(LentConnections(pool), place, limit, None)
+
+
+_REPLICAS: Final = (
+    "the client reads from replicas, whose answers may be older than what was done; "
+    "give one that reads from primaries"
+)
+
+
+def _own_server(settings: dict[str, Any], place: str, limit: int, *, is_tls: bool) -> Link:
+    kind = SSLConnection if is_tls else Connection
+    connections = OwnConnections(lambda: kind(**settings))
+    return ServerLink(connections, place, limit, connections.aclose)
+
+
+def _flag(parts: StoreURL, name: str) -> bool:
+    text = parts.query.get(name, "false").lower()
+    if text not in _TRUE:
+        raise ConfigurationError(f"{redact(parts.text)!r}: {name} must be true or false")
+    return _TRUE[text]
+
+
+def _limit(given: object) -> int:
+    if given is None:
+        return MAX_CONNECTIONS
+    text = str(given)
+    if isinstance(given, bool) or not (text.isascii() and text.isdigit()) or int(text) < 1:
+        raise ConfigurationError(f"max_connections must be a positive number, not {given!r:.60}")
+    return int(text)
+
+
+def _database(parts: StoreURL) -> int:
+    text = parts.path.removeprefix("/")
+    if not text:
+        return 0
+    if not (text.isascii() and text.isdigit()):
+        raise ConfigurationError(
+            f"{redact(parts.text)!r}: the path must be the number of a database, such as /0"
+        )
+    return int(text)
+
+
+__all__ = ["MAX_CONNECTIONS", "link_of_client", "link_of_url"]

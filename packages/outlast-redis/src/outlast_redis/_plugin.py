@@ -1,0 +1,16 @@
+"""The entry point: what this distribution offers, without importing a driver."""
+
+import outlast
+
+
+@outlast.hookimpl
+def outlast_backends() -> list[outlast.BackendInfo]:
+    """The backends of this distribution."""
+    return [
+        outlast.BackendInfo(
+            name="redis",
+            schemes=("redis", "rediss", "valkey", "valkeys"),
+            factory="outlast_redis:RedisDriver.from_url",
+            summary="Redis, Valkey or a Redis Cluster, shared over the network",
+        )
+    ]

@@ -1,0 +1,118 @@
+"""What the tests of this distribution share: harnesses, clients, a look past the driver."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any, ClassVar
+from urllib.parse import quote
+
+from redis.asyncio import Redis, RedisCluster
+
+import outlast
+from outlast.driver import Fence
+from outlast_contract import Harness
+from outlast_contract.servers import Server, shared_server
+from outlast_redis import RedisBackend
+
+
+class Owner:
+    """A claim as the layer above keeps it: it counts."""
+
+    def __init__(self, epoch: int, claim_id: str) -> None:
+        self.epoch = epoch
+        self.claim_id = claim_id
+        self.seq = 0
+
+    def fence(self) -> Fence:
+        self.seq += 1
+        return Fence(self.epoch, self.claim_id, self.seq, secrets.token_hex(8))
+
+
+def claim_id(number: int) -> str:
+    return f"{number:032x}"
+
+
+def client_of(server: Server, **options: Any) -> "Redis | RedisCluster":
+    """A client of redis-py, as an application would make it."""
+    host, port = server.addresses[0]
+    if len(server.addresses) > 1:
+        return RedisCluster(host=host, port=port, **options)
+    return Redis(host=host, port=port, **options)
+
+
+async def raw(client: "Redis | RedisCluster", namespace: str) -> AsyncIterator[tuple[str, bytes]]:
+    """Every key of a namespace, with all that it holds."""
+    tag = quote(namespace, safe="").encode()
+    async for key in client.scan_iter(match="*", count=1000):
+        if not key.startswith((b"outlast:{" + tag + b".", b"outlast:{" + tag + b"}")):
+            continue
+        kind = await client.type(key)
+        held: Any
+        match kind:
+            case b"hash":
+                held = await client.hgetall(key)
+            case b"list":
+                held = await client.lrange(key, 0, -1)
+            case b"zset":
+                held = await client.zrange(key, 0, -1, withscores=True)
+            case _:
+                held = await client.get(key)
+        yield key.decode("latin-1"), repr(held).encode()
+
+
+class RedisHarness(Harness):
+    """The shared Redis server, by URL."""
+
+    kind: ClassVar[str] = "redis"
+    url = "redis://"  # Known once it runs.
+
+    async def start(self) -> None:
+        self.server = await asyncio.to_thread(shared_server, self.kind)
+        self.url = self.server.url
+
+    async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
+        client = client_of(self.server)
+        try:
+            return [found async for found in raw(client, namespace)]
+        finally:
+            await client.aclose()
+
+
+class ValkeyHarness(RedisHarness):
+    """The shared Valkey server, by URL."""
+
+    kind = "valkey"
+
+
+class ClusterHarness(RedisHarness):
+    """The shared cluster of three nodes, by URL."""
+
+    kind = "redis-cluster"
+
+
+class ClosingBackend(RedisBackend):
+    """Closes the client that it was given, as its application would."""
+
+    def __init__(self, client: "Redis | RedisCluster", **options: Any) -> None:
+        super().__init__(client=client, **options)
+        self._client = client
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        await self._client.aclose()
+
+
+class DecodingHarness(RedisHarness):
+    """Ready clients that decode answers and repeat what failed: neither may show."""
+
+    async def open_with(self, namespace: str, **options: Any) -> outlast.Backend:
+        client = client_of(self.server, decode_responses=True)
+        return ClosingBackend(client, namespace=namespace, **options)
+
+    async def start(self) -> None:
+        await super().start()
+        self.url = None
+
+
+Open = Callable[..., Any]
+"""The fixture ``open_driver``: ``await open_driver(url, namespace=, create=, ...)``."""

@@ -1,0 +1,84 @@
+"""URLs and clients: what is taken, what is refused, and that no secret shows."""
+
+import pytest
+from redis.asyncio import Redis, RedisCluster
+from redis.asyncio.sentinel import Sentinel
+from redis.cluster import LoadBalancingStrategy
+
+from outlast.errors import ConfigurationError, InvalidIdError
+from outlast_redis import RedisBackend, RedisDriver
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://",
+        "redis://localhost",
+        "redis://user:secret@localhost:1/3?max_connections=7",
+        "rediss://localhost?ssl_ca_certs=/etc/ca.pem",
+        "valkey://localhost/0",
+        "valkeys://localhost",
+        "redis+cluster://localhost:7000",
+        "rediss+cluster://localhost:7000?ssl_ca_certs=/etc/ca.pem",
+        "redis://localhost?cluster=true",
+    ],
+)
+def test_a_url_is_taken_without_io(url: str) -> None:
+    RedisDriver.from_url(url, namespace="n")
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("redis://:secret@h/0?max_conections=7", "unknown option 'max_conections'"),
+        ("redis://:secret@h/zero", "number of a database"),
+        ("redis://:secret@h/-1", "number of a database"),
+        ("redis://:secret@h/?max_connections=0", "positive number"),
+        ("redis://:secret@h/?max_connections=many", "positive number"),
+        ("redis://:secret@h/?cluster=perhaps", "true or false"),
+        ("redis://:secret@h/?ssl_ca_certs=ca.pem", "rediss://"),
+        ("redis+cluster://:secret@h/3", "database 0"),
+        ("redis+sentinel://:secret@h", "scheme"),
+        ("redis://:secret@h:port", "not a store URL"),
+    ],
+)
+def test_a_bad_url_is_refused_without_its_password(url: str, complaint: str) -> None:
+    """The complaint names the part that is wrong."""
+    with pytest.raises(ConfigurationError, match=complaint) as caught:
+        RedisDriver.from_url(url, namespace="n")
+    assert "secret" not in str(caught.value)
+
+
+def test_keywords_win_over_the_query() -> None:
+    """They are checked like the query."""
+    RedisDriver.from_url("redis://h?max_connections=0", namespace="n", max_connections=3)
+    with pytest.raises(ConfigurationError, match="max_connections"):
+        RedisDriver.from_url("redis://h", namespace="n", max_connections=-1)
+
+
+def test_a_backend_takes_either_a_client_or_a_url() -> None:
+    """Neither and both are refused, and what is no client of redis-py's asyncio part."""
+    client = Redis()
+    RedisBackend(client=client)
+    RedisBackend(url="redis://localhost")
+    with pytest.raises(ConfigurationError, match="either"):
+        RedisBackend()
+    with pytest.raises(ConfigurationError, match="either"):
+        RedisBackend(client=client, url="redis://localhost")
+    with pytest.raises(ConfigurationError, match=r"redis\.asyncio"):
+        RedisBackend(client=object())  # type: ignore[arg-type]
+    with pytest.raises(InvalidIdError):
+        RedisBackend(client=client, namespace="")
+
+
+def test_clients_that_read_from_replicas_are_refused() -> None:
+    """F4: their reads may go back."""
+    balanced = RedisCluster(
+        host="127.0.0.1", port=1, load_balancing_strategy=LoadBalancingStrategy.ROUND_ROBIN
+    )
+    with pytest.raises(ConfigurationError, match="replicas"):
+        RedisBackend(client=balanced)
+    sentinel = Sentinel([("127.0.0.1", 1)])
+    with pytest.raises(ConfigurationError, match="replicas"):
+        RedisBackend(client=sentinel.slave_for("main"))
+    RedisBackend(client=sentinel.master_for("main"))
