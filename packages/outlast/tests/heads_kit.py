@@ -46,6 +46,7 @@ class MemoryObjects(ObjectStore):
         drop: Names of calls whose next requests are lost and not applied.
         refuse: Names of calls that fail next, certainly not applied.
         sent: Bytes of heads and pieces that were sent.
+        received: Bytes of pieces that were read.
     """
 
     def __init__(self, objects: Objects) -> None:
@@ -56,6 +57,7 @@ class MemoryObjects(ObjectStore):
         self.drop: list[str] = []
         self.refuse: list[str] = []
         self.sent = 0
+        self.received = 0
         self._floors: dict[str, Floor] = {}
 
     async def read(self, key: str) -> Stored | None:
@@ -95,10 +97,12 @@ class MemoryObjects(ObjectStore):
     ) -> list[bytes | None]:
         await self._send("read_ids" if prefix else "read_pieces", key)
         found = [self.objects.pieces.get((key, ref.name)) for ref in refs]
-        return [
+        answers = [
             None if item is None else item[0][: ref.prefix if prefix else ref.size]
             for item, ref in zip(found, refs, strict=True)
         ]
+        self.received += sum(len(answer or b"") for answer in answers)
+        return answers
 
     async def delete_pieces(self, key: str, names: Sequence[str]) -> None:
         await self._send("delete_pieces", key)

@@ -71,6 +71,7 @@ async def test_a_refusal_is_never_based_on_a_remembered_head() -> None:
     mine = await claim(old, TASK)
     await old.append(TASK, "api", entries("a", "b"), fence=mine.fence())
     theirs = await claim(new, TASK)
+    assert await old.append(TASK, "user", entries("u"), fence=theirs.fence()) == []
     await new.replace(TASK, "api", entries("b"), fence=theirs.fence())
     with pytest.raises(FencedError) as caught:
         await old.append(TASK, "api", entries("a"), fence=mine.fence())
@@ -105,6 +106,21 @@ async def test_the_cost_of_an_append_does_not_grow_with_the_log(layout: Layout) 
     assert late_calls < 1.2 * early_calls
     assert late_bytes < 1.5 * early_bytes
     assert len(await driver.load(TASK, "api")) == 6000
+
+
+async def test_the_newest_entries_are_read_without_the_others() -> None:
+    driver = MemoryHeadDriver(CACHED)
+    mine = await claim(driver, TASK)
+    for number in range(2000):
+        await driver.append(TASK, "api", entries(f"m{number}", size=40), fence=mine.fence())
+    store = driver.store
+    for last in (1, 5, 40):
+        store.calls.clear()
+        store.received = 0
+        found = await driver.load(TASK, "api", last=last)
+        assert ids_of(found) == [f"m{number}" for number in range(2000 - last, 2000)]
+        assert store.received < last * 100 + 2000
+        assert len(store.calls) < 8
 
 
 async def test_the_first_append_of_a_process_reads_ids_only() -> None:
