@@ -17,7 +17,14 @@ from outlast.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from outlast.model_api import Model, ModelError, ModelEvent, ModelRequest, RetryableModelError
+from outlast.model_api import (
+    Model,
+    ModelError,
+    ModelEvent,
+    ModelRequest,
+    RetryableModelError,
+    StreamEnd,
+)
 from outlast.models import ApiMessage, StreamCheckpoint
 from outlast.runtime._guard import Guard
 from outlast.runtime._writer import CheckpointWriter, log, log_failure
@@ -240,11 +247,12 @@ class Turn:
             error: RetryableModelError | None = None
             self._touch()
             stream = aiter(self._model.stream(self._request, prefix=self._accumulator.text))
+            step, wait, feed = stream.__anext__, self._guard.wait, self._accumulator.feed
             try:
                 while not self._accumulator.is_finished:
-                    event = await self._guard.wait(stream.__anext__)
-                    events = self._accumulator.feed(event)
-                    if not self._accumulator.is_finished:
+                    event = await wait(step)
+                    events = feed(event)
+                    if not isinstance(event, StreamEnd):
                         self._touch()
                     for item in events:
                         yield item
