@@ -84,7 +84,7 @@ def docs(session: nox.Session) -> None:
     """Build the documentation, warnings being errors, and run its examples."""
     install_all(session, *TEST_TOOLS, *SPHINX)
     output = "docs/_build/html"
-    session.run("sphinx-build", "-W", "-n", "--keep-going", "-b", "html", "docs", output)
+    session.run("sphinx-build", "-E", "-W", "-n", "-b", "html", "docs", output)
     session.run("pytest", "tests/test_examples.py")
 
 
