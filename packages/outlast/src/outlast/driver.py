@@ -17,8 +17,8 @@ What a driver owes, whatever its store (the clauses are those of the contract):
   its own of what was sent: the layer above repeats what may be repeated (E5).
 - A call may be cancelled at its deadline; connections must survive that (C8, X2).
 
-What it may rely on: ids and bytes were validated, sizes checked, calls of one claim arrive one at a
-    time.
+What it may rely on: ids and bytes were validated, sizes checked, calls of one claim arrive one
+at a time.
 """
 
 import abc
@@ -205,8 +205,7 @@ def admit(stored: StoredFence | None, fence: Fence | None) -> bool:
 
     Returns:
         ``True``: apply it, and store its ``seq`` and ``op``. ``False``: this very mutation is
-            stored
-        already (the repetition after a lost reply); change nothing and report success.
+        stored already (the repetition after a lost reply); change nothing and report success.
 
     Raises:
         FencedError: With the reason; `StaleWriteError` for ``stale``.
@@ -262,8 +261,7 @@ def next_claim(
 class Driver(abc.ABC):
     """One store, one namespace. See the module's text for the duties of both sides.
 
-    A new record starts with the register versions behind ``floor``, as its epoch does: neither
-        repeats
+    A new record's register versions start behind the floor, as its epoch does: neither repeats
     after a sweep (F1, S1). How the store keeps records, versions and the floor is its own affair.
     """
 

@@ -22,8 +22,8 @@ from outlast.values import check_id
 PROJECT: Final = "outlast"
 """Name of the entry-point group and of the pluggy project."""
 
-hookspec = pluggy.HookspecMarker(PROJECT)
-hookimpl = pluggy.HookimplMarker(PROJECT)
+hookspec: Final[pluggy.HookspecMarker] = pluggy.HookspecMarker(PROJECT)
+hookimpl: Final[pluggy.HookimplMarker] = pluggy.HookimplMarker(PROJECT)
 """Marks a plugin's ``outlast_backends``."""
 
 EXTRAS: Final[dict[str, str]] = {"sqlite": "sqlite"}

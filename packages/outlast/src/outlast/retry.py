@@ -10,9 +10,8 @@ MAX_DELAY: Final = 1.0
 def backoff(attempt: int, *, base: float = BASE_DELAY, cap: float = MAX_DELAY) -> float:
     """Seconds to wait before attempt number ``attempt + 1``.
 
-    Full jitter: uniform between 0 and ``min(cap, base * 2**attempt)``, so that contenders spread
-        out
-    (M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015).
+    Full jitter: uniform between 0 and ``min(cap, base * 2**attempt)``, so that contenders
+    spread out (M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015).
 
     Args:
         attempt: How many attempts failed before, from 0.

@@ -182,10 +182,10 @@ def _format(path: str, place: tuple[Any, ...]) -> str:
 
 
 def _type_name(value: object) -> str:
-    kind: object = type(value)
-    return (
-        kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    )
+    kind = type(value)
+    if kind.__module__ == "builtins":
+        return kind.__name__
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _check_dict(value: Any, path: str) -> Any:

@@ -1,0 +1,1 @@
+"""The backends of the core: memory and file."""

@@ -53,15 +53,15 @@ class FileDriver(HeadDriver):
     readers (E6).
     """
 
-    name = "file"
-    capabilities = Capabilities(
+    name: str = "file"
+    capabilities: Capabilities = Capabilities(
         data_survives=frozenset({"process", "server"}),
         fences_survive=frozenset({"process", "server"}),
         reach="host",
         max_message_bytes=MAX_MESSAGE_BYTES,
         stopped_writer_blocks=True,
     )
-    filesystem = FileSystem()
+    filesystem: FileSystem = FileSystem()
     layout = LAYOUT
 
     def __init__(

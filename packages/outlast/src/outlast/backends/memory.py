@@ -69,7 +69,7 @@ class MemoryStore:
     """
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         self.records: dict[tuple[str, Scope], _Record] = {}
         self.floors: dict[str, int] = {}
 
@@ -82,8 +82,8 @@ class MemoryDriver(Driver):
         namespace: A world of its own.
     """
 
-    name = "memory"
-    capabilities = Capabilities(
+    name: str = "memory"
+    capabilities: Capabilities = Capabilities(
         data_survives=frozenset(),
         fences_survive=frozenset(),
         reach="process",

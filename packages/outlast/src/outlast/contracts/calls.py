@@ -49,8 +49,8 @@ class Sender:
     def __init__(self, claim: Claim | None, deadline: float) -> None:
         self._claim = claim
         self._deadline = deadline
-        self._in_flight = False
-        self.unanswered = False
+        self._in_flight: bool = False
+        self.unanswered: bool = False
         """Whether an attempt went unanswered: whatever follows, it may have been applied."""
         self.last: OutlastError | None = None
         """What the newest attempt that is worth another one ended with."""
@@ -199,9 +199,8 @@ class Calls:
     ) -> ResultT:
         """Change a scope: behind all earlier mutations through this claim or backend object.
 
-        ``body`` runs in a task of its own: a caller that is cancelled is told at once, while what
-            was
-        sent already is seen to its end, so that the next mutation cannot overtake it.
+        ``body`` runs in a task of its own: a caller that is cancelled is told at once, while
+        what was sent already is seen to its end, so that the next mutation cannot overtake it.
         """
         with self.describing(operation, scope.id):
             self._check_usable()

@@ -67,7 +67,7 @@ class StreamAccumulator:
             call.add(partial.arguments)
         self._latest: _Call | None = None
         self._finish_reason: str | None = None
-        self.size = 0
+        self.size: int = 0
         """UTF-8 bytes taken in so far, dropped ones included; it only grows."""
 
     @property

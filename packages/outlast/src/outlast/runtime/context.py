@@ -142,13 +142,13 @@ class RunContext:
                 raise InvalidDataError(
                     f"{argument} must be a {kind.__name__}, not {type(policy).__name__}"
                 )
-        self.persistence = persistence
-        self.task_id = task_id
-        self.run_id = check_id(run_id, "run_id")
-        self.message_id = check_id(message_id, "message_id")
-        self.claim = claim
-        self.retry = retry
-        self.checkpointing = checkpointing
+        self.persistence: PersistenceManager = persistence
+        self.task_id: str = task_id
+        self.run_id: str = check_id(run_id, "run_id")
+        self.message_id: str = check_id(message_id, "message_id")
+        self.claim: Claim | None = claim
+        self.retry: RetryPolicy = retry
+        self.checkpointing: CheckpointPolicy = checkpointing
         self.stream_checkpoint: StreamCheckpointStore | None = None
 
     def with_stream_checkpoint(self, store: StreamCheckpointStore) -> "RunContext":
