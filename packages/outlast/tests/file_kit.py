@@ -3,7 +3,10 @@
 import asyncio
 import itertools
 import secrets
-from collections.abc import Callable, Coroutine, Sequence
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -44,6 +47,13 @@ def drive(coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
     raise AssertionError("it waited")
 
 
+class InlineFileStore(FileStore):
+    """Tries again without a pause."""
+
+    async def pause(self, seconds: float) -> None:
+        self._ticket.check()
+
+
 class InlineFileDriver(FileDriver):
     """The file driver in the calling thread, without an event loop."""
 
@@ -55,7 +65,7 @@ class InlineFileDriver(FileDriver):
         super().__init__(path, namespace="n")
 
     async def _run(self, operation: Operation[ResultT]) -> ResultT:
-        store = FileStore(self._directory.path, self.filesystem, Ticket(10))
+        store = InlineFileStore(self._directory.path, self.filesystem, Ticket(10))
         try:
             return await operation(store)
         finally:
@@ -124,12 +134,57 @@ async def sweep_all(
             return tombstones, debris
 
 
+WORKER = Path(__file__).parent / "file_worker.py"
+
+
+def run_worker(*arguments: object) -> list[list[str]]:
+    """Run a worker to its end; its lines, in words."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", WORKER, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [line.split(maxsplit=3) for line in done.stdout.splitlines()]
+
+
+@asynccontextmanager
+async def worker(*arguments: object) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A worker that runs beside the test, and does not outlive it."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, WORKER, *map(str, arguments), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
 def entries(*ids: str, size: int = 8) -> list[Entry]:
     return [Entry(entry_id, (entry_id.encode() * size)[:size]) for entry_id in ids]
 
 
 def ids_of(log: Sequence[Entry]) -> list[str]:
     return [entry.id for entry in log]
+
+
+def paths_below(folder: Path) -> list[Path]:
+    """All files and directories, in order."""
+    return sorted(folder.rglob("*"))
+
+
+def files_below(folder: Path) -> list[Path]:
+    """All files, in order."""
+    return [path for path in paths_below(folder) if path.is_file()]
+
+
+def head_files(folder: Path) -> list[Path]:
+    """The heads of tasks."""
+    return [path for path in files_below(folder) if path.parts[-3] == "task"]
 
 
 async def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:

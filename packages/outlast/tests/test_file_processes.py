@@ -4,12 +4,9 @@ import asyncio
 import itertools
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,8 +18,10 @@ from file_kit import (
     drive,
     ids_of,
     look,
+    run_worker,
     sweep_all,
     wait_until,
+    worker,
 )
 from file_worker import SHORT, TinyFileDriver
 from file_workload import workload, worlds_of
@@ -34,35 +33,6 @@ from outlast.errors import UnavailableError
 from outlast.heads import key_of
 
 pytestmark = pytest.mark.file
-
-WORKER = Path(__file__).parent / "file_worker.py"
-
-
-def run_worker(*arguments: object) -> list[list[str]]:
-    """Run a worker to its end; its lines, in words."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", WORKER, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [line.split(maxsplit=3) for line in done.stdout.splitlines()]
-
-
-@asynccontextmanager
-async def worker(*arguments: object) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A worker that runs beside the test, and does not outlive it."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, WORKER, *map(str, arguments), stdout=asyncio.subprocess.PIPE
-    )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 @pytest.fixture
