@@ -4,6 +4,7 @@ import asyncio
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -396,6 +397,27 @@ async def test_an_unclaimed_record_made_during_another_life_is_above_it() -> Non
         value = await driver.read(TASK, "state")
         assert (value.data, value.version) == (bytes(size), version)
         assert (await claim(driver, TASK)).epoch > lives[0][0]
+
+
+async def test_a_sweep_of_another_record_does_not_end_updates_of_a_new_one() -> None:
+    driver = MemoryHeadDriver(CACHED)
+    await driver.write(TASK, "state", b"old", fence=None)
+    other = next(
+        scope
+        for scope in (Scope("task", f"other {number}") for number in range(1000))
+        if key_of(scope)[:6] == key_of(TASK)[:6]
+    )
+    await _live_and_be_swept(driver.sibling(), other)
+    for updater in (driver, driver.sibling()):
+        versions = [(await updater.read(TASK, "state")).version]
+        with suppress(PreconditionFailedError):
+            await updater.write(TASK, "state", b"1", fence=None, if_version=versions[-1])
+        versions.append((await updater.read(TASK, "state")).version)
+        version = await updater.write(TASK, "state", b"2", fence=None, if_version=versions[-1])
+        assert version > versions[-1]
+        with pytest.raises(PreconditionFailedError):
+            await updater.write(TASK, "state", b"3", fence=None, if_version=versions[-1])
+    assert (await driver.read(TASK, "state")).data == b"2"
 
 
 async def test_a_claim_broken_off_before_it_read_the_floor_is_raised_by_whoever_comes_next() -> (

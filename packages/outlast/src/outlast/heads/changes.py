@@ -75,13 +75,17 @@ async def write_register(
     fence: Fence | None,
     index: Index | None,
     if_version: int | None,
-) -> Change[int]:
-    """`outlast.driver.Driver.write`."""
+) -> Change[int | None]:
+    """`outlast.driver.Driver.write`; ``None``: another version, and a head for the next try."""
     old = view.head.register(name)
     if not admit(view.stored, fence):
         return Change(old.version)
     if if_version is not None and old.version != if_version:
-        raise PreconditionFailedError(f"the version is {old.version}, not {if_version}")
+        raised = raise_above_floor(view).head
+        if raised is None:
+            raise PreconditionFailedError(f"the version is {old.version}, not {if_version}")
+        # Readers do not look at the floor: without this they would name the old version for ever.
+        return Change(None, raised)
     if view.stored is None and data is None:
         return Change(0)
     head = await _accept(store, view.head, fence)

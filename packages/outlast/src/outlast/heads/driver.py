@@ -13,6 +13,7 @@ from outlast.driver import (
     Index,
     Item,
     Page,
+    PreconditionFailedError,
     Scope,
     ScopeKind,
     SweepPage,
@@ -110,7 +111,7 @@ class HeadDriver(Driver):
         if_version: int | None = None,
     ) -> int:
         async def operation(store: ObjectStore) -> int:
-            async def decide(view: View) -> Change[int]:
+            async def decide(view: View) -> Change[int | None]:
                 return await write_register(
                     store,
                     view,
@@ -126,6 +127,8 @@ class HeadDriver(Driver):
                 return head.register(register).version
 
             change = await self._swapper.run(store, scope, decide, fence=fence)
+            if change.result is None:
+                raise PreconditionFailedError(f"the version is not {if_version}")
             if await self._is_raised(store, scope, change):
                 return await _consistent(store, key_of(scope), scope, read) or 0
             return change.result
