@@ -89,7 +89,7 @@ async def write_register(
     if view.stored is None and data is None:
         return Change(0)
     head = await _accept(store, view.head, fence)
-    change = Change(head.version)
+    change: Change[int | None] = Change(head.version)
     new = Register(head.version, head.changed_at, data)
     if data is not None and len(data) > layout.inline_bytes(head.kind):
         piece = value_piece(new_name(), data)
