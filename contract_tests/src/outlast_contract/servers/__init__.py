@@ -6,20 +6,38 @@ that wheels carry. A URL in the environment (``OUTLAST_TEST_REDIS_URL`` and so o
 that is there already. Importing this package starts nothing and imports no driver.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING
 
-from outlast_contract.servers._errors import ServerError
-from outlast_contract.servers._kinds import RECIPES
-from outlast_contract.servers._server import (
-    REQUIRED,
-    Server,
-    ServerUnavailable,
-    shared_server,
-    start_server,
-)
+if TYPE_CHECKING:
+    from outlast_contract.servers._errors import ServerError
+    from outlast_contract.servers._server import (
+        KINDS,
+        REQUIRED,
+        Server,
+        ServerUnavailable,
+        shared_server,
+        start_server,
+    )
 
-KINDS: Final = tuple(RECIPES)
-"""The kinds of servers that `shared_server` and `start_server` know."""
+_HOMES = {
+    "KINDS": "_server",
+    "REQUIRED": "_server",
+    "Server": "_server",
+    "ServerError": "_errors",
+    "ServerUnavailable": "_server",
+    "shared_server": "_server",
+    "start_server": "_server",
+}
+
+
+def __getattr__(name: str) -> object:
+    # A server's keeper is a module of this package, and needs nothing else of it.
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "KINDS",

@@ -16,6 +16,9 @@ from outlast_contract.servers._errors import ServerError
 from outlast_contract.servers._kinds import RECIPES
 from outlast_contract.servers._programs import Search
 
+KINDS: Final = tuple(RECIPES)
+"""The kinds of servers that `shared_server` and `start_server` know."""
+
 REQUIRED: Final = "OUTLAST_REQUIRE_SERVERS"
 """Set to ``1``, it makes a missing server an error instead of a check that is not run."""
 
@@ -151,7 +154,7 @@ def shared_server(kind: str) -> Server:
         ServerError: It did not start, or is required and missing.
     """
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or f"process {os.getpid()}"
-    held = (os.getpid(), kind, run)
+    held = (os.getpid(), kind, os.environ.get(RECIPES[kind].variable) or run)
     if held not in _held or _held[held].is_closed:
         _held[held] = _server(kind, hashlib.sha256(run.encode()).hexdigest()[:10], ())
     return _held[held]
@@ -199,4 +202,4 @@ def _close_held() -> None:
             server.close()
 
 
-__all__ = ["REQUIRED", "Server", "ServerUnavailable", "shared_server", "start_server"]
+__all__ = ["KINDS", "REQUIRED", "Server", "ServerUnavailable", "shared_server", "start_server"]

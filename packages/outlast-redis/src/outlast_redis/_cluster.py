@@ -127,6 +127,9 @@ class ClusterLink(Link):
         if not self._is_stale:
             return
         try:
+            if not self._owned:
+                # It is half initialized otherwise, and of no use to its owner any more.
+                await self._client.initialize()
             await self._client.nodes_manager.initialize()
         except RAISED as error:
             raise translate(error, self.place, sent=False) from error

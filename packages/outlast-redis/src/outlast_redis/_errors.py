@@ -108,7 +108,8 @@ def translate(error: BaseException, place: str, *, sent: bool) -> OutlastError:
                 f"{place} does not speak TLS as we do ({cause}); for one without TLS use redis://"
             )
     return UnavailableError(
-        f"{place} cannot be reached: {text}; check host, port, and that it runs"
+        f"{place} cannot be reached: {text}; check that it runs, its host and port, and whether "
+        "it expects TLS (rediss://) or not (redis://)"
     )
 
 

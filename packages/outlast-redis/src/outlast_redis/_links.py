@@ -6,6 +6,7 @@ written once to a connection of redis-py; what fails before that was certainly n
 
 import abc
 import asyncio
+import select
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
@@ -85,12 +86,26 @@ async def freshen(connection: Connection) -> None:
     # Its name in redis-py 8; before, the other one.
     has_data = getattr(connection, "can_read", None) or connection.can_read_destructive
     try:
-        is_stale = await has_data()
+        is_stale = _is_readable(connection) or await has_data()
     except RAISED:
         is_stale = True
     if is_stale:
         await connection.disconnect(nowait=True)
         await connection.connect()
+
+
+def _is_readable(connection: Connection) -> bool:
+    """Whether something arrived that nobody asked for; on an idle connection that is its end.
+
+    The event loop may not have seen it yet: it was busy elsewhere.
+    """
+    writer = getattr(connection, "_writer", None)
+    transport = None if writer is None else writer.get_extra_info("socket")
+    if transport is None:
+        return False
+    poll = select.poll()
+    poll.register(transport, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 async def exchange(connection: Connection, commands: Sequence[Command]) -> list[Any]:

@@ -54,7 +54,8 @@ def link_of_url(
         "username": parts.username or None,
         "password": parts.password,
         "retry": Retry(NoBackoff(), 0),
-        "socket_connect_timeout": timeout,
+        # Less than the call has, so that its caller hears what was in the way.
+        "socket_connect_timeout": 0.8 * timeout,
         "socket_timeout": None,
     }
     authorities = ssl_ca_certs or parts.query.get("ssl_ca_certs")

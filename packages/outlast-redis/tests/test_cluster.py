@@ -1,0 +1,186 @@
+"""A cluster of three masters: slots on the move, a master that dies."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from redis.asyncio import Redis
+from redis.asyncio.cluster import key_slot  # pyright: ignore[reportPrivateImportUsage]
+from redis_support import Open, Owner, claim_id, client_of
+
+from outlast.driver import Entry, Scope, Where
+from outlast.errors import ConfigurationError, FencedError, OutcomeUnknownError, UnavailableError
+from outlast_contract.servers import Server
+from outlast_redis import RedisDriver
+from outlast_redis._keys import Keys
+
+Start = Callable[..., Server]
+
+
+@pytest.fixture
+def cluster(start: Start) -> Server:
+    """A cluster of the test's own."""
+    return start("redis-cluster")
+
+
+@pytest.fixture
+async def nodes(cluster: Server) -> AsyncIterator[list[Redis]]:
+    """A client of each node."""
+    async with contextlib.AsyncExitStack() as stack:
+        yield [
+            await stack.enter_async_context(Redis(host=host, port=port, decode_responses=True))
+            for host, port in cluster.addresses
+        ]
+
+
+async def node_ids(nodes: list[Redis]) -> list[str]:
+    return [await node.execute_command("CLUSTER MYID") for node in nodes]
+
+
+async def owner_of(nodes: list[Redis], slot: int) -> int:
+    """Which node has a slot."""
+    for number, node in enumerate(nodes):
+        for first, last, (_, port, *_), *_ in await node.execute_command("CLUSTER SLOTS"):
+            if first <= slot <= last:
+                return [int(n.connection_pool.connection_kwargs["port"]) for n in nodes].index(port)
+        assert number < 0, "no node has the slot"
+    raise AssertionError
+
+
+async def migrate(nodes: list[Redis], slot: int, source: int, target: int) -> AsyncIterator[None]:
+    """Move a slot as redis-cli does; gives control back between the steps."""
+    ids = await node_ids(nodes)
+    await nodes[target].execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source])
+    await nodes[source].execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target])
+    yield
+    port = nodes[target].connection_pool.connection_kwargs["port"]
+    while keys := await nodes[source].execute_command("CLUSTER", "GETKEYSINSLOT", slot, 1):
+        await nodes[source].execute_command(
+            "MIGRATE", "127.0.0.1", port, "", 0, 5000, "KEYS", *keys
+        )
+        yield
+    for node in nodes:
+        await node.execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[target])
+    yield
+
+
+async def test_a_slot_moves_under_an_owner(
+    cluster: Server, nodes: list[Redis], open_driver: Open, namespace: str
+) -> None:
+    """Calls are redirected, or told to come again; nothing is lost, doubled or let past a fence."""
+    driver: RedisDriver = await open_driver(cluster.url)
+    scope = Scope("task", "t")
+    keys = Keys(namespace)
+    slot = key_slot(keys.of(scope).head)
+    source = await owner_of(nodes, slot)
+    target = (source + 1) % 3
+    stale = Owner((await driver.claim(scope, claim_id(1))).epoch, claim_id(1))
+    owner = Owner((await driver.claim(scope, claim_id(2))).epoch, claim_id(2))
+    await driver.write(scope, "state", b"x", fence=owner.fence())
+    done: list[str] = []
+    number = 0
+    refusals: list[UnavailableError] = []
+    async for _ in migrate(nodes, slot, source, target):
+        for _ in range(3):
+            number += 1
+            fence = owner.fence()
+            try:
+                await driver.append(scope, "api", [Entry(f"m{number}", b"x")], fence=fence)
+            except UnavailableError as error:
+                refusals.append(error)
+            else:
+                done.append(f"m{number}")
+            with pytest.raises((FencedError, UnavailableError)):
+                await driver.append(scope, "api", [Entry("stale", b"x")], fence=stale.fence())
+    assert await owner_of(nodes, slot) == target
+    assert [entry.id for entry in await driver.load(scope, "api")] == done
+    assert refusals  # While keys are on both sides, a script cannot run.
+    assert all(error.applied is False for error in refusals)
+    await driver.append(scope, "api", [Entry("last", b"x")], fence=owner.fence())
+    page = await driver.scan("task", where=Where(), after=None, limit=10)
+    assert [item.id for item in page.items] == ["t"]
+    # A client that starts now finds it at its new place.
+    fresh: RedisDriver = await open_driver(cluster.url)
+    assert (await fresh.read(scope, "state")).data == b"x"
+
+
+async def test_an_importing_node_is_asked_on_the_connection_that_asks(
+    cluster: Server, nodes: list[Redis], open_driver: Open, namespace: str
+) -> None:
+    """ASK: what has moved already is read from the new node, also by many calls at once."""
+    driver: RedisDriver = await open_driver(cluster.url)
+    keys = Keys(namespace)
+    bucket = keys.bucket("t")
+    ids = [f"t{n}" for n in range(20_000) if keys.bucket(f"t{n}") == bucket][:40]
+    for scope_id in ids:
+        await driver.write(Scope("task", scope_id), "state", scope_id.encode(), fence=None)
+    slot = key_slot(keys.index(bucket))
+    source = await owner_of(nodes, slot)
+    moved = 0
+    async for _ in migrate(nodes, slot, source, (source + 1) % 3):
+        moved += 1
+        if moved % 8 == 0:
+            values = await asyncio.gather(
+                *(driver.read(Scope("task", scope_id), "state") for scope_id in ids)
+            )
+            assert [value.data for value in values] == [scope_id.encode() for scope_id in ids]
+    assert moved >= 40
+    page = await driver.scan("task", where=Where(), after=None, limit=100)
+    assert sorted(item.id for item in page.items) == sorted(ids)
+
+
+async def test_a_master_dies_and_comes_back(cluster: Server, open_driver: Open) -> None:
+    """Documented errors only, the other slots go on, and no acknowledged write is missing."""
+    driver: RedisDriver = await open_driver(cluster.url)
+    scopes = [Scope("task", f"t{number}") for number in range(12)]
+    owners = {
+        scope: Owner((await driver.claim(scope, claim_id(1))).epoch, claim_id(1))
+        for scope in scopes
+    }
+    done: dict[Scope, list[str]] = {scope: [] for scope in scopes}
+
+    async def append_everywhere(name: str) -> int:
+        failures = 0
+        for scope in scopes:
+            try:
+                await driver.append(scope, "api", [Entry(name, b"x")], fence=owners[scope].fence())
+            except (UnavailableError, OutcomeUnknownError):
+                failures += 1
+            else:
+                done[scope].append(name)
+        return failures
+
+    assert await append_everywhere("before") == 0
+    await asyncio.to_thread(cluster.kill, 1)
+    failures = [await append_everywhere(f"during{number}") for number in range(3)]
+    assert all(0 < count < len(scopes) for count in failures)
+    await asyncio.to_thread(cluster.restart, 1)
+    assert await append_everywhere("after") == 0
+    for scope in scopes:
+        assert [entry.id for entry in await driver.load(scope, "api")] == done[scope]
+        assert (await driver.claim(scope, claim_id(2))).epoch == 2
+
+
+async def test_a_single_server_link_refuses_a_node_of_a_cluster(
+    cluster: Server, open_driver: Open
+) -> None:
+    """MOVED would be the answer to most calls; the right scheme is named at once."""
+    host, port = cluster.addresses[0]
+    with pytest.raises(ConfigurationError, match=r"redis\+cluster://"):
+        await open_driver(f"redis://{host}:{port}")
+    await open_driver(f"redis://{host}:{port}?cluster=true")
+
+
+async def test_a_lent_cluster_client_is_used_and_left_open(cluster: Server, namespace: str) -> None:
+    """Whether it decodes answers does not matter."""
+    client = client_of(cluster, decode_responses=True)
+    driver = RedisDriver.from_client(client, namespace=namespace)
+    await driver.setup(create=True)
+    scope = Scope("run", "r")
+    await driver.write(scope, "checkpoint", b"\xff\0", fence=None)
+    assert (await driver.read(scope, "checkpoint")).data == b"\xff\0"
+    await driver.aclose()
+    assert await client.set("key", "value")
+    assert await client.get("key") == "value"
+    await client.aclose()
