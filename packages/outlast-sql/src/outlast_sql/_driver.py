@@ -36,10 +36,6 @@ Step = Callable[[Any], ResultT]
 _DIALECTS: Final[Mapping[str, str]] = {"sqlite": "outlast_sql._sqlite:SqliteDriver"}
 """SQLAlchemy's name of a dialect, and the driver for it."""
 
-_PATIENCE: Final = 0.8
-"""Of a call's time, the part that may go into waiting for a lock: the caller then still hears that
-nothing was applied, before the call's own time is up and nobody can tell."""
-
 
 class SqlDriver(Driver):
     """One SQL database, one namespace; made by `from_url` or `from_engine`.
@@ -57,7 +53,7 @@ class SqlDriver(Driver):
         self, *, namespace: str, timeout: float = 10.0, engine: AsyncEngine | None = None
     ) -> None:
         self._namespace = namespace.encode()
-        self._patience = timeout * _PATIENCE
+        self._timeout = timeout
         self._engine = engine
         self._owns_engine = engine is None
 

@@ -89,7 +89,9 @@ def translate(error: BaseException, path: str | None, *, committing: bool = Fals
         case sqlite3.SQLITE_TOOBIG:
             return PayloadTooLargeError(f"{place} takes no value of this size: {error}")
         case sqlite3.SQLITE_INTERRUPT:
-            return UnavailableError(f"{place} was interrupted; nothing was changed")
+            return UnavailableError(
+                f"{place} gave no answer within the call's time; nothing was changed"
+            )
         case sqlite3.SQLITE_ERROR if "no such table" in str(error) or "no such column" in str(
             error
         ):

@@ -15,13 +15,23 @@ from typing import Any, Final, Protocol, TypeVar, cast
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from outlast.errors import ConfigurationError, OutlastError, UnavailableError
-from outlast_sql._calls import Call, Seat, Transaction, Work
+from outlast.errors import (
+    ConfigurationError,
+    OutcomeUnknownError,
+    OutlastError,
+    UnavailableError,
+)
+from outlast_sql._calls import Call, Seat, StoppedError, Transaction, Work
 from outlast_sql._errors import translate
 from outlast_sql._reads import Database
 
 ResultT = TypeVar("ResultT")
 
+_PATIENCE: Final = 0.8
+_LIMIT: Final = 0.9
+_LAST: Final = 0.05
+"""Parts of a call's time: for waiting for a lock; for all of it; for its end if it is broken off
+then. So the answer, and whether anything was applied, comes before the caller's own time is up."""
 _SETTLE: Final = 1.0
 """Seconds that a cancelled call waits for its transaction to end; a healthy disk needs a few ms."""
 _INTERRUPT_AGAIN: Final = 0.01
@@ -34,9 +44,12 @@ class _Queue(Protocol):
 class Lane:
     """A connection that is checked out of the pool for as long as the driver is open."""
 
-    def __init__(self, lease: AsyncConnection, connection: object, path: str | None) -> None:
+    def __init__(
+        self, lease: AsyncConnection, connection: object, path: str | None, timeout: float
+    ) -> None:
         """Use `check_out`."""
         self._lease = lease
+        self._timeout = timeout
         # aiosqlite has no public way to run a function; SQLAlchemy's dialect uses the same two.
         self._queue = cast("_Queue", getattr(connection, "_tx"))  # noqa: B009
         self._db = cast("sqlite3.Connection", getattr(connection, "_conn"))  # noqa: B009
@@ -54,31 +67,34 @@ class Lane:
         lease: AsyncConnection,
         path: str | None,
         settings: Mapping[str, object],
-        patience: float,
+        timeout: float,
     ) -> "Lane":
-        """Take the connection of ``lease`` and give it ``settings``, by name of the PRAGMA."""
+        """Take the connection of ``lease`` and give it ``settings``, by name of the PRAGMA.
+
+        ``timeout``: seconds that one call may take.
+        """
         raw = await lease.get_raw_connection()
-        lane = cls(lease, raw.driver_connection, path)
+        lane = cls(lease, raw.driver_connection, path, timeout)
         configure = partial(_configure, lane._db, settings)
-        lane.path, lane._before = await lane.read(configure, patience)
+        lane.path, lane._before = await lane.read(configure)
         return lane
 
-    async def give_back(self, patience: float) -> None:
+    async def give_back(self) -> None:
         """Return the connection to the pool with the settings that it had, or not at all."""
         try:
-            await self.read(partial(_restore, self._db, self._before), patience)
+            await self.read(partial(_restore, self._db, self._before))
         except OutlastError:
             await self._lease.invalidate()
         finally:
             await self._lease.close()
 
-    async def read(self, work: Work[ResultT], patience: float) -> ResultT:
-        """Run a function outside of a transaction, for at most ``patience`` seconds if busy."""
-        return await self._run(Call(self._seat, work, patience))
+    async def read(self, work: Work[ResultT]) -> ResultT:
+        """Run a function outside of a transaction."""
+        return await self._run(Call(self._seat, work, self._timeout * _PATIENCE))
 
-    async def mutate(self, work: Work[ResultT], patience: float) -> ResultT:
+    async def mutate(self, work: Work[ResultT]) -> ResultT:
         """Run a function as one transaction that excludes every other writer."""
-        call = Transaction(self._seat, work, patience)
+        call = Transaction(self._seat, work, self._timeout * _PATIENCE)
         self._seat.waiting.append(call)
         return await self._run(call)
 
@@ -88,15 +104,26 @@ class Lane:
         self.pending += 1
         self._queue.put_nowait((done, call))
         try:
-            return await asyncio.shield(done)
-        except asyncio.CancelledError:
-            latest = time.monotonic() + _SETTLE
-            # Again and again: what is interrupted is one statement, if there is one just then.
-            while call.stop() and time.monotonic() < latest:
-                await asyncio.wait([done], timeout=_INTERRUPT_AGAIN)
-            raise
+            try:
+                async with asyncio.timeout(self._timeout * _LIMIT):
+                    return await asyncio.shield(done)
+            except TimeoutError:
+                await _break_off(call, done, self._timeout * _LAST)
+            except asyncio.CancelledError:
+                await _break_off(call, done, _SETTLE)
+                raise
+            if done.done():
+                return done.result()
         except sqlite3.Error as error:
             raise translate(error, self.path, committing=call.committing) from error
+        except StoppedError as error:
+            raise UnavailableError(self._too_slow("it was broken off")) from error
+        if call.committing:
+            raise OutcomeUnknownError(self._too_slow("its commit is not confirmed"))
+        raise UnavailableError(self._too_slow("it will not be committed"))
+
+    def _too_slow(self, consequence: str) -> str:
+        return f"no answer within {self._timeout * _LIMIT:g} s; {consequence}"
 
     def _finished(self, done: asyncio.Future[Any]) -> None:
         self.pending -= 1
@@ -124,6 +151,13 @@ class Lane:
                 f"the database file {self.path!r} was removed or replaced while it was open; close "
                 "the backend and open it again"
             )
+
+
+async def _break_off(call: Call[Any], done: asyncio.Future[Any], seconds: float) -> None:
+    latest = time.monotonic() + seconds
+    # Again and again: what is interrupted is one statement, if there is one just then.
+    while (call.stop() or call.committing) and not done.done() and time.monotonic() < latest:
+        await asyncio.wait([done], timeout=_INTERRUPT_AGAIN)
 
 
 def _configure(

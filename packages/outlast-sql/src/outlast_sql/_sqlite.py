@@ -138,7 +138,7 @@ class SqliteDriver(SqlDriver):
         except SQLAlchemyError as error:
             raise translate(error, self._path) from error
         try:
-            lane = await Lane.check_out(lease, self._path, settings, self._patience)
+            lane = await Lane.check_out(lease, self._path, settings, self._timeout)
         except BaseException:
             await lease.close()
             raise
@@ -146,11 +146,11 @@ class SqliteDriver(SqlDriver):
 
     async def _prepare(self, *, create: bool) -> None:
         writer = self._lanes[0]
-        version = await writer.read(_version, self._patience)
+        version = await writer.read(_version)
         if create and version is None:
             if self._path is not None:
-                await writer.read(_switch_to_wal, self._patience)
-            version = await writer.mutate(_create, self._patience)
+                await writer.read(_switch_to_wal)
+            version = await writer.mutate(_create)
         if version is None:
             raise not_set_up(self._path, "its tables are missing")
         if version > SCHEMA_VERSION:
@@ -165,7 +165,7 @@ class SqliteDriver(SqlDriver):
         path = self._path
         if path is None:
             return ()
-        mount = await self._lane(0).read(lambda _: network_mount(path), self._patience)
+        mount = await self._lane(0).read(lambda _: network_mount(path))
         if mount is None:
             return ()
         hazard = (
@@ -193,7 +193,7 @@ class SqliteDriver(SqlDriver):
             if self._connecting is not None:
                 await asyncio.wait([self._connecting])
             for lane in (*lanes, *self._lanes):
-                await lane.give_back(self._patience)
+                await lane.give_back()
             if self._engine is not None and self._owns_engine:
                 await self._engine.dispose()
                 self._engine = None
@@ -211,8 +211,8 @@ class SqliteDriver(SqlDriver):
 
     async def _forget_log(self) -> None:
         """Empty the write-ahead log, which still shows what was deleted."""
-        # Without waiting: a reader at work keeps it, and the next sweep gets it.
-        await self._lane(0).read(_checkpoint, 0)
+        # It waits for nobody: where a reader is at work, the next sweep gets it.
+        await self._lane(0).read(_checkpoint)
 
     def _lane(self, number: int) -> Lane:
         if not self._lanes:
@@ -221,10 +221,10 @@ class SqliteDriver(SqlDriver):
 
     async def _read(self, step: Step[ResultT]) -> ResultT:
         readers = self._lanes[1:] or [self._lane(0)]
-        return await min(readers, key=lambda lane: lane.pending).read(step, self._patience)
+        return await min(readers, key=lambda lane: lane.pending).read(step)
 
     async def _mutate(self, step: Step[ResultT]) -> ResultT:
-        return await self._lane(0).mutate(step, self._patience)
+        return await self._lane(0).mutate(step)
 
 
 def _path_of(url: str) -> str | None:
