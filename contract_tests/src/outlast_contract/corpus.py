@@ -218,6 +218,9 @@ PATHS: Final[dict[str, tuple[str, ...]]] = {
         "}{",
         "a{b}c",
         "{a,b}",
+        "b",
+        "{b}",
+        "x{b}y",
         "%",
         "_",
         "a%",
@@ -239,6 +242,10 @@ PATHS: Final[dict[str, tuple[str, ...]]] = {
         "\x1f",
         "\x7f",
     ),
+}
+"""Ids that a path, a pattern or a quotation takes apart (I3)."""
+
+LONG: Final[dict[str, tuple[str, ...]]] = {
     "long": (
         "x" * 512,
         "x" * 511,
@@ -250,7 +257,7 @@ PATHS: Final[dict[str, tuple[str, ...]]] = {
         "a" * 255,
     ),
 }
-"""Ids that a path, a pattern or a quotation takes apart (I3)."""
+"""Ids as long as ids may be (I4)."""
 
 NOT_IDS: Final[dict[str, Any]] = {
     "empty": "",
@@ -268,6 +275,7 @@ NOT_IDS: Final[dict[str, Any]] = {
 __all__ = [
     "CONTAINERS",
     "KEYS",
+    "LONG",
     "NONES",
     "NOT_IDS",
     "NUMBERS",

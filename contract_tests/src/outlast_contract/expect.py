@@ -89,11 +89,18 @@ async def refused(
     return error
 
 
+_FENCES = {"superseded": "F2", "lost": "F2", "claimed": "F8", "no_record": "F12", "stale": "F6"}
+"""The clause behind each reason."""
+
+
 async def fenced(
     call: Awaitable[object], reason: str, what: str, *, clause: str | None = None
 ) -> FencedError:
-    """Expect a call to be fenced for ``reason`` and return the error."""
-    error = await refused(call, FencedError, what, clause=clause)
+    """Expect a call to be fenced for ``reason`` and return the error.
+
+    If it is not refused, that counts against the clause behind the reason, unless one is given.
+    """
+    error = await refused(call, FencedError, what, clause=clause or _FENCES[reason])
     if error.reason != reason:
         raise Violation(f"{what} was fenced as {error.reason!r}; the reason is {reason!r}", "F13")
     return error

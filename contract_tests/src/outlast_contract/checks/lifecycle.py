@@ -116,7 +116,7 @@ async def closing_waits_for_what_was_called(context: Context) -> None:
         for _ in range(attempt):
             await asyncio.sleep(0)
         await backend.aclose()
-        for _ in range(5):  # the calls have ended; their callers still have to run
+        for _ in range(2):  # the calls have ended; their callers still have to run
             await asyncio.sleep(0)
         pending = [task for task in appends if not task.done()]
         # Without a turn of the loop before aclose, none of them had been called.
@@ -273,7 +273,10 @@ async def misuse_raises_errors_of_outlast(context: Context) -> None:
     for what, call in wrong:
         await refused(call(), InvalidDataError, what)
     error = await refused(
-        client.persistence.save_task_state("t", state_of("t", "x")), FencedError, "no claim"
+        client.persistence.save_task_state("t", state_of("t", "x")),
+        FencedError,
+        "a save without a claim",
+        clause="F8",
     )
     expect_equal(error.key, "t", "key of an error")
     expect_equal(error.operation, "save_task_state", "operation of an error")

@@ -12,7 +12,14 @@ import msgspec
 import outlast
 from outlast.errors import ConflictError, FencedError, InvalidDataError
 from outlast_contract.engine import Context, check, check_each
-from outlast_contract.expect import error_of, expect, expect_equal, fenced, refused
+from outlast_contract.expect import (
+    error_of,
+    expect,
+    expect_equal,
+    fenced,
+    first_difference,
+    refused,
+)
 
 Client = outlast.Backend
 
@@ -31,6 +38,27 @@ class Log:
     async def ids(self, client: Client, task_id: str, **options: Any) -> list[str]:
         """The ids of the log's messages, in its order."""
         return [message.id for message in await self.load(client)(task_id, **options)]
+
+
+async def expect_log(
+    log: Log, client: Client, task_id: str, wanted: Sequence[Any], what: str
+) -> None:
+    """Expect a log to hold exactly the given messages, and say which clause it breaks if not."""
+    found = list(await log.load(client)(task_id))
+    if first_difference(found, list(wanted)) is None:
+        return
+    ids, due = [message.id for message in found], [message.id for message in wanted]
+    strange = [name for name in ids if name not in due]
+    expect(not strange, f"{what}: nobody wrote {strange[:3]}", clause="A3")
+    expect(len(set(ids)) == len(ids), f"{what}: messages are doubled: {ids[-9:]}", clause="A2")
+    missing = [name for name in due if name not in ids]
+    if missing:
+        later = await log.ids(client, task_id)
+        late = [name for name in missing if name in later]
+        expect(not late, f"{what}: a load did not show {late[:3]}, the next one does", clause="A6")
+        expect(condition=False, message=f"{what}: {missing[:3]} are lost", clause="A1")
+    expect_equal(ids, due, f"{what}, its order", clause="A4")
+    expect_equal(found, list(wanted), what, clause="A3")
 
 
 def _api(id: str, content: Any = "text", **fields: Any) -> outlast.ApiMessage:
@@ -83,8 +111,7 @@ async def appends_are_kept_in_their_order(context: Context, log: Log) -> None:
             await log.append(client)(task_id, batch, claim=owner)
         wanted += batch
         reader = context.rng.choice(clients)
-        found = list(await log.load(reader)(task_id))
-        expect_equal(found, wanted, f"the log after {len(wanted)} appends")
+        await expect_log(log, reader, task_id, wanted, f"the log after {len(wanted)} appends")
 
 
 @check_each(BOTH, "A4", "A1")
@@ -119,12 +146,10 @@ async def the_same_message_appended_again_changes_nothing(context: Context, log:
         await log.append(client)(task_id, first, claim=owner)
         for again in (first, first[1:2], [first[2], first[0]]):
             await log.append(other)(task_id, again, claim=owner)
-        await log.append_one(other)(
-            task_id, msgspec.structs.replace(first[0], ts=late), claim=owner
-        )
-        await log.append_one(other)(
-            task_id, msgspec.structs.replace(first[1], ts=None), claim=owner
-        )
+        for message, ts in ((first[0], late), (first[1], None)):
+            restamped = msgspec.structs.replace(message, ts=ts)
+            error = await error_of(log.append_one(other)(task_id, restamped, claim=owner))
+            expect(error is None, f"an equal message with ts={ts} got {error!r}", clause="A8")
         expect_equal(list(await log.load(client)(task_id)), first, "the log after repetitions")
         new = [log.make("d"), log.make("e")]
         mixed = [first[2], new[0], first[0], new[1]]
@@ -135,7 +160,7 @@ async def the_same_message_appended_again_changes_nothing(context: Context, log:
         expect_equal(list(await log.load(client)(task_id)), found, "the log after the same batch")
 
 
-@check_each(BOTH, "A8", "A1")
+@check_each(BOTH, "A8", "A1", "E3")
 async def another_message_of_a_known_id_conflicts(context: Context, log: Log) -> None:
     """An id that is in the log with another message is refused, and nothing of its batch is
     stored.
@@ -185,14 +210,10 @@ async def the_fence_is_checked_before_the_ids(context: Context, log: Log) -> Non
         ("no message", []),
         ("a known and a new one", [log.make("a"), log.make("c")]),
     ):
-        await fenced(
-            log.append(client)(task_id, batch, claim=stale),
-            "superseded",
-            f"a stale append of {what}",
-        )
-        await fenced(
-            log.append(client)(task_id, batch), "claimed", f"an unclaimed append of {what}"
-        )
+        call = log.append(client)(task_id, batch, claim=stale)
+        await fenced(call, "superseded", f"a stale append of {what}", clause="A8")
+        call = log.append(client)(task_id, batch)
+        await fenced(call, "claimed", f"an unclaimed append of {what}", clause="A8")
     expect_equal(await log.ids(client, task_id), ["a", "b"], "the log after stale appends")
 
 

@@ -149,11 +149,13 @@ async def no_write_brings_deleted_data_back(context: Context, mutation: Mutation
         mutation.apply(client, scope.id, "stale", stale),
         "superseded",
         f"{mutation.name} of a superseded claim after deletion",
+        clause="F7",
     )
     await fenced(
         _send(client, mutation, scope, "early", Copy(owner, 5)),
         "stale",
         f"a late copy of {mutation.name} after deletion",
+        clause="F7",
     )
     await fenced(
         mutation.apply(client, scope.id, "free", None),
@@ -207,7 +209,12 @@ async def a_repeated_claim_is_the_same_claim(context: Context, kind: ScopeKind) 
     written = await fill(other, scope, "two", again)
     await expect_image(client, scope, written, "written by whoever took the claim up")
     third = await claim(client, scope, claim_id=owner.claim_id)
-    await fill(client, scope, "three", third)
+    written = await fill(client, scope, "three", third)
+    await claim(other, scope, claim_id=owner.claim_id)
+    name = "put" if kind == "run" else "save_task_state"
+    late = _send(client, MUTATIONS[name], scope, "late", Copy(owner, 1))
+    await fenced(late, "stale", "a late copy after the claim was repeated", clause="F10")
+    await expect_image(client, scope, written, "data after a late copy")
     fresh = Scope(kind, context.new_id(kind))
     chosen = "0123456789abcdef" * 2
     first = await claim(client, fresh, claim_id=chosen)

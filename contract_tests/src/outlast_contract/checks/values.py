@@ -353,6 +353,8 @@ async def nothing_is_shared_with_the_caller(context: Context) -> None:
     for _ in range(2):
         spoil(await image(client, task))
         spoil(await image(client, run))
+        now = [await image(client, task), await image(client, run)]
+        expect_equal(now, wanted, "the store after the caller changed what it had loaded")
         for state in await tasks.list_task_states():
             spoil(state)
         async for point in client.checkpoints.iter_checkpoints():

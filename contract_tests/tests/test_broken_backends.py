@@ -1,0 +1,58 @@
+"""The suite finds each broken backend, by the clause that it breaks, and by no other than those it names."""
+
+import pytest
+from broken_backends import MUTANTS, Mutant
+
+from outlast_contract import Report, Settings
+from outlast_contract.engine import Result, run_check_sync, select_checks
+from outlast_contract.runner import run_suite
+
+SETTINGS = Settings(rounds=4, listed=1100)
+
+
+def _broken(result: Result, clause: str) -> bool:
+    return result.status == "failed" and result.clause == clause
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_named_clause_fails(name: str) -> None:
+    """Some check of the clause that a broken backend names says that it is broken."""
+    mutant: Mutant = MUTANTS[name]
+    results = []
+    for check in select_checks(clauses=[mutant.breaks]):
+        results.append(run_check_sync(check, mutant.harness, SETTINGS))
+        if _broken(results[-1], mutant.breaks):
+            return
+    found = {result.clause for result in results} - {None}
+    pytest.fail(f"{mutant.defect} {mutant.breaks} was not found broken, only {sorted(found)}")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", MUTANTS)
+def test_no_clause_outside_the_named_set_fails(name: str) -> None:
+    """Nothing but what a defect can reach is called broken."""
+    mutant: Mutant = MUTANTS[name]
+    report: Report = run_suite(mutant.harness, settings=SETTINGS)
+    assert mutant.breaks in report.failed
+    others = set(report.failed) - mutant.may_fail
+    assert not others, {clause: report.clauses[clause].reasons[:2] for clause in sorted(others)}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_the_correct_backend_passes(seed: int) -> None:
+    """The memory backend passes, whatever the random choices."""
+    from broken_backends.kit import BrokenHarness
+
+    report = run_suite(BrokenHarness, settings=Settings(seed=seed))
+    assert report.is_success, {name: report.clauses[name].reasons for name in report.failed}
+
+
+def test_every_clause_that_can_be_checked_here_is_broken_by_a_backend() -> None:
+    """No clause with a check goes without a defect that it must catch, those aside that need more."""
+    elsewhere = {"C9", "D1", "E4", "E5", "E6", "P1"}
+    broken = {mutant.breaks for mutant in MUTANTS.values()}
+    checked = {clause for check in select_checks() for clause in check.clauses}
+    assert checked - elsewhere <= broken, checked - elsewhere - broken
