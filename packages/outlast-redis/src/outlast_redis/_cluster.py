@@ -21,6 +21,8 @@ class NodeConnections:
 
     def __init__(self, node: ClusterNode) -> None:
         self._node = node
+        # Before redis-py 6 it had no method for it.
+        self._give_back: Any = getattr(node, "release", None) or getattr(node, "_free").append  # noqa: B009
 
     async def acquire(self) -> Connection:
         connection = self._node.acquire_connection()
@@ -28,12 +30,12 @@ class NodeConnections:
             await freshen(connection)
         except BaseException:
             await connection.disconnect(nowait=True)
-            self._node.release(connection)
+            self._give_back(connection)
             raise
         return connection
 
     async def release(self, connection: Connection) -> None:
-        self._node.release(connection)
+        self._give_back(connection)
 
 
 class ClusterLink(Link):
@@ -54,11 +56,12 @@ class ClusterLink(Link):
     async def send_all(self, commands: Sequence[tuple[bytes, Command]]) -> list[Any]:
         if len(commands) == 1:
             return [await self._send(*commands[0])]
-        nodes: dict[ClusterNode, list[int]] = {}
+        groups: dict[str, tuple[ClusterNode, list[int]]] = {}
         for place, (key, _) in enumerate(commands):
-            nodes.setdefault(await self._node_of(key), []).append(place)
+            node = await self._node_of(key)
+            groups.setdefault(node.name, (node, []))[1].append(place)
         answers: list[Any] = [None] * len(commands)
-        for node, places in nodes.items():
+        for node, places in groups.values():
             found = await self._on(node, [commands[place][1] for place in places])
             for place, answer in zip(places, found, strict=True):
                 if isinstance(answer, AskError | MovedError):

@@ -6,6 +6,7 @@ written once to a connection of redis-py; what fails before that was certainly n
 
 import abc
 import asyncio
+import inspect
 import select
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -70,10 +71,14 @@ class LentConnections:
     """Connections of a pool that somebody else owns."""
 
     def __init__(self, pool: ConnectionPool) -> None:
-        self._pool = pool
+        self._pool: Any = pool
 
     async def acquire(self) -> Connection:
-        return await self._pool.get_connection()  # type: ignore[no-untyped-call]
+        # Before redis-py 5.3 it asked what for.
+        parameters = inspect.signature(self._pool.get_connection).parameters
+        name = parameters.get("command_name")
+        purpose = ("EVALSHA",) if name is not None and name.default is name.empty else ()
+        return await self._pool.get_connection(*purpose)
 
     async def release(self, connection: Connection) -> None:
         # To its end even if the caller is cancelled: the pool counts what is out.
