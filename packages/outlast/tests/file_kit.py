@@ -65,11 +65,8 @@ class InlineFileDriver(FileDriver):
         super().__init__(path, namespace="n")
 
     async def _run(self, operation: Operation[ResultT]) -> ResultT:
-        store = InlineFileStore(self._directory.path, self.filesystem, Ticket(10))
-        try:
-            return await operation(store)
-        finally:
-            store.close()
+        store = InlineFileStore(self._directory.path, self.filesystem, self._files, Ticket(10))
+        return await operation(store)
 
     async def _call(self, function: Callable[[Ticket], ResultT]) -> ResultT:
         return function(Ticket(10))

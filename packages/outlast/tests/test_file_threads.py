@@ -42,6 +42,10 @@ class HangingFileSystem(FileSystem):
         self._at("open")
         return super().open(path)
 
+    def identify(self, path: str) -> tuple[int, int]:
+        self._at("identify")
+        return super().identify(path)
+
     def fsync(self, fd: int) -> None:
         self._at("fsync")
         super().fsync(fd)
@@ -116,7 +120,7 @@ async def test_a_call_that_hangs_after_its_effect_is_unknown_and_was_applied(
     await driver.aclose()
 
 
-@pytest.mark.parametrize("where", ["open", "fsync", "try_lock"])
+@pytest.mark.parametrize("where", ["identify", "fsync", "try_lock"])
 async def test_a_call_cancelled_before_its_effect_ends_at_once_and_has_none(
     where: str, tmp_path: Path
 ) -> None:

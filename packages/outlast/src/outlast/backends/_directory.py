@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from outlast.backends._fs import IN_FLIGHT_NS, FileSystem, explain
-from outlast.backends._objects import BUCKETS, FileStore, folders
+from outlast.backends._objects import BUCKETS, FileStore, OpenFiles, folders
 from outlast.backends._threads import Ticket
 from outlast.errors import (
     ConfigurationError,
@@ -100,7 +100,7 @@ class StoreDirectory:
     def _is_marked(self, path: str, ticket: Ticket) -> bool:
         if not os.path.isdir(os.path.dirname(path)):
             return False
-        data = FileStore(self.path, self._fs, ticket).read_settled(path)
+        data = FileStore(self.path, self._fs, OpenFiles(), ticket).read_settled(path)
         if data is None:
             return False
         try:

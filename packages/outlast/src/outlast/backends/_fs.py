@@ -126,6 +126,11 @@ class FileSystem:
         status = os.stat(path)
         return status.st_dev, status.st_ino
 
+    def identify_open(self, fd: int) -> tuple[int, int]:
+        """Device and inode of an open file."""
+        status = os.fstat(fd)
+        return status.st_dev, status.st_ino
+
     def open_lock(self, path: str) -> int:
         """Open a lock file anew each time: so its lock excludes threads of one process, too."""
         return os.open(path, os.O_CREAT | os.O_RDWR | _BINARY | _CLOEXEC, 0o666)

@@ -6,7 +6,8 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from secrets import token_hex
-from typing import Final, NamedTuple
+from typing import Final
+from weakref import WeakSet
 
 from outlast.backends._fs import IN_FLIGHT_NS, Contents, FileSystem, explain
 from outlast.backends._threads import Pause, Ticket
@@ -31,6 +32,8 @@ BUCKETS: Final = tuple(f"{number:02x}" for number in range(32))
 
 _FOLDERS: Final = ("task", "run", "piece", "floor", "lock")
 _TEMPORARY: Final = ".tmp"
+_PROCESS: Final = token_hex(8)
+_numbers = count()
 _NO_FILE: Final = -1
 _QUICK_TRIES: Final = 4
 _QUICK_WAIT: Final = 0.0002
@@ -48,11 +51,61 @@ def folders() -> Iterator[str]:
                 yield f"{folder}/{bucket}"
 
 
-class _Token(NamedTuple):
-    """Stands for a head: its first bytes, and its device and inode where the file was read."""
+class OpenFile:
+    """A head's file, kept open: so no other file can get its inode while that stands for the head.
 
-    stamp: bytes
-    file: tuple[int, int] | None = None
+    Closed with the last token that has it, or by `OpenFiles.close`.
+    """
+
+    __slots__ = ("__weakref__", "_fd", "_fs", "file")
+
+    def __init__(self, fs: FileSystem, fd: int, file: tuple[int, int]) -> None:
+        self._fs = fs
+        self._fd = fd
+        self.file: tuple[int, int] | None = file
+
+    def close(self) -> None:
+        """Close it; from then on it stands for nothing."""
+        fd, self._fd, self.file = self._fd, _NO_FILE, None
+        if fd != _NO_FILE:
+            with suppress(OSError):
+                self._fs.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class OpenFiles:
+    """The files that one driver keeps open."""
+
+    def __init__(self) -> None:
+        self._files: WeakSet[OpenFile] = WeakSet()
+
+    def keep(self, fs: FileSystem, fd: int, file: tuple[int, int]) -> OpenFile:
+        """Take over an open file."""
+        opened = OpenFile(fs, fd, file)
+        self._files.add(opened)
+        return opened
+
+    def close(self) -> None:
+        """Close all, also those that somebody still refers to, such as a traceback."""
+        for opened in list(self._files):
+            opened.close()
+
+
+class _Token:
+    """Stands for a head: its first bytes, and its file where that can be kept open."""
+
+    __slots__ = ("opened", "stamp")
+
+    def __init__(self, stamp: bytes, opened: OpenFile | None = None) -> None:
+        self.stamp = stamp
+        self.opened = opened
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Token) and self.stamp == other.stamp
+
+    __hash__ = None  # type: ignore[assignment]  # compared only
 
 
 class FileStore(ObjectStore):
@@ -68,47 +121,42 @@ class FileStore(ObjectStore):
     same holds for the repetition of a mutation whose process died between renaming and answering.
     """
 
-    def __init__(self, path: str, fs: FileSystem, ticket: Ticket) -> None:
+    def __init__(self, path: str, fs: FileSystem, files: OpenFiles, ticket: Ticket) -> None:
         """Make a view.
 
         Args:
             path: The directory of the namespace.
             fs: The system calls.
+            files: Where the driver keeps what stays open.
             ticket: Of the operation.
         """
         self._path = path
         self._fs = fs
+        self._files = files
         self._ticket = ticket
-        self._held = _NO_FILE
-        self._held_file: tuple[int, int] | None = None
-
-    def close(self) -> None:
-        """Close what is still open at the end of the operation."""
-        if self._held != _NO_FILE:
-            self._fs.close(self._held)
-            self._held = _NO_FILE
-            self._held_file = None
 
     async def read(self, key: str) -> Stored | None:
         path = self._head(key)
         with self._explained(path):
-            self.close()
             found = self._open_settled(path)
             if found is None:
                 return None
-            # Kept open, so that no other file can get this inode while it stands for the head.
-            self._held, contents = found
-            self._held_file = contents.file
-        return Stored(contents.data, _Token(contents.data[:HEAD_STAMP], contents.file))
+            fd, contents = found
+        return Stored(contents.data, self._token(contents.data, fd, contents.file))
+
+    async def is_current(self, key: str, token: object) -> bool | None:
+        assert isinstance(token, _Token)
+        self._ticket.check()
+        path = self._head(key)
+        with self._explained(path):
+            return self._is_at(path, token)
 
     async def create(self, key: str, data: bytes, head: Head) -> object | None:
-        is_done = await self._replace(self._head(key), data, None, bucket_of(key))
-        return _Token(data[:HEAD_STAMP]) if is_done else None
+        return await self._replace(self._head(key), data, None, bucket_of(key))
 
     async def swap(self, key: str, data: bytes, head: Head, token: object) -> object | None:
         assert isinstance(token, _Token)
-        is_done = await self._replace(self._head(key), data, token, bucket_of(key))
-        return _Token(data[:HEAD_STAMP]) if is_done else None
+        return await self._replace(self._head(key), data, token, bucket_of(key))
 
     async def delete(self, key: str, token: object) -> bool:
         assert isinstance(token, _Token)
@@ -116,7 +164,7 @@ class FileStore(ObjectStore):
         with self._explained(path):
             lock = await self._lock(bucket_of(key))
             try:
-                if not self._is_current(path, token):
+                if not self._is_at(path, token):
                     return False
                 self._ticket.commit()
                 # Not made durable: a tombstone that comes back in a crash is what it was.
@@ -258,14 +306,16 @@ class FileStore(ObjectStore):
             raise
         return fd, contents
 
-    async def _replace(self, path: str, data: bytes, token: _Token | None, bucket: str) -> bool:
+    async def _replace(
+        self, path: str, data: bytes, token: _Token | None, bucket: str
+    ) -> _Token | None:
         """Put a file with ``data`` in the place of the one that ``token`` stands for (or of none).
 
-        ``False``: there is another one; nothing changed.
+        Returns its token; ``None``: there is another one, nothing changed.
         """
-        temporary = f"{path}.{token_hex(8)}{_TEMPORARY}"
+        temporary = f"{path}.{_new_suffix()}{_TEMPORARY}"
         is_renamed = False
-        fd = -1
+        fd = _NO_FILE
         self._ticket.check()
         try:
             with self._explained(path):
@@ -273,29 +323,41 @@ class FileStore(ObjectStore):
                 self._fs.write(fd, data)
                 self._fs.set_mtime(fd, IN_FLIGHT_NS)
                 self._fs.fsync(fd)
+                file = self._fs.identify_open(fd)
                 lock = await self._lock(bucket)
                 try:
-                    if not self._is_current(path, token):
-                        return False
+                    if not self._is_at(path, token):
+                        return None
                     if not self._fs.renames_open_files:
                         self._fs.close(fd)
-                        fd = -1
+                        fd = _NO_FILE
                     self._ticket.commit()
                     is_renamed = self._rename(temporary, path)
                 finally:
                     self._fs.close_lock(lock)
-            if is_renamed:
-                try:
-                    self._settle(path, fd)
-                except OSError as error:
-                    raise OutcomeUnknownError(explain(error, path)) from error
-            return is_renamed
+            if not is_renamed:
+                return None
+            try:
+                self._settle(path, fd)
+            except OSError as error:
+                raise OutcomeUnknownError(explain(error, path)) from error
+            made = self._token(data, fd, file)
+            fd = _NO_FILE
+            return made
         finally:
-            if fd >= 0:
+            if fd != _NO_FILE:
                 self._fs.close(fd)
             if not is_renamed:
                 with suppress(OSError):
                     self._fs.unlink(temporary)
+
+    def _token(self, data: bytes, fd: int, file: tuple[int, int]) -> _Token:
+        """A token that takes over an open file, where open files are in nobody's way."""
+        if fd != _NO_FILE and not self._fs.renames_open_files:
+            self._fs.close(fd)
+            fd = _NO_FILE
+        opened = None if fd == _NO_FILE else self._files.keep(self._fs, fd, file)
+        return _Token(data[:HEAD_STAMP], opened)
 
     def _rename(self, temporary: str, path: str) -> bool:
         try:
@@ -328,11 +390,12 @@ class FileStore(ObjectStore):
             self._fs.close(fd)
             raise
 
-    def _is_current(self, path: str, token: _Token | None) -> bool:
+    def _is_at(self, path: str, token: _Token | None) -> bool:
         """Whether ``token`` stands for the file of this name; ``None``: whether there is none."""
         try:
-            if token is not None and token.file is not None and token.file == self._held_file:
-                return self._fs.identify(path) == token.file
+            file = None if token is None or token.opened is None else token.opened.file
+            if file is not None:
+                return self._fs.identify(path) == file
             fd = self._fs.open(path)
         except FileNotFoundError:
             return token is None
@@ -344,7 +407,7 @@ class FileStore(ObjectStore):
     def _settle(self, path: str, fd: int) -> None:
         """Make the name of an open file durable, and say so in its modification time."""
         self._fs.fsync_dir(_folder(path))
-        if fd >= 0:
+        if fd != _NO_FILE:
             with suppress(OSError):  # Another user's file: then everybody looks after himself.
                 self._fs.set_mtime(fd, None)
 
@@ -388,6 +451,11 @@ def _folder(path: str) -> str:
     return path.rpartition("/")[0]
 
 
+def _new_suffix() -> str:
+    """Part of a name that no other process or thread uses at the same time."""
+    return f"{_PROCESS}{os.getpid():x}-{next(_numbers):x}"
+
+
 def bucket_of(key: str) -> str:
     """The bucket of a head's key; buckets are in the order of keys."""
     return _bucket_of_digest(key.partition("/")[2])
@@ -397,4 +465,4 @@ def _bucket_of_digest(digest: str) -> str:
     return BUCKETS[int(digest[:2], 16) * len(BUCKETS) >> 8]
 
 
-__all__ = ["BUCKETS", "FileStore", "bucket_of", "folders"]
+__all__ = ["BUCKETS", "FileStore", "OpenFile", "OpenFiles", "bucket_of", "folders"]

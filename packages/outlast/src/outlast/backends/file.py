@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from outlast.backends._directory import StoreDirectory
 from outlast.backends._fs import FileSystem
-from outlast.backends._objects import FileStore
+from outlast.backends._objects import FileStore, OpenFiles
 from outlast.backends._threads import Ticket, Workers
 from outlast.codec import Codec
 from outlast.contracts import DriverBackend
@@ -26,8 +26,8 @@ ResultT = TypeVar("ResultT")
 MAX_MESSAGE_BYTES: Final = 64 * 2**20
 
 LAYOUT: Final = Layout(
-    # Reading a head takes microseconds, writing one hundreds: every write begins with a read.
-    cached_heads=0,
+    # Each keeps a file open, by which a glance tells whether the head is still the same.
+    cached_heads=32,
     # A checkpoint of any usual length is one file. A task's registers are rewritten by each append.
     run_inline_bytes=256 * 1024,
     task_inline_bytes=16 * 1024,
@@ -79,6 +79,7 @@ class FileDriver(HeadDriver):
         """
         super().__init__(self.layout)
         self._directory = StoreDirectory(_absolute(path), namespace, self.filesystem)
+        self._files = OpenFiles()
         self._workers = Workers(timeout, "outlast-file")
 
     @classmethod
@@ -111,16 +112,17 @@ class FileDriver(HeadDriver):
 
     async def aclose(self) -> None:
         await self._workers.aclose()
+        self.forget()
+        self._files.close()
 
     async def _run(self, operation: Operation[ResultT]) -> ResultT:
         async def start(ticket: Ticket) -> ResultT:
-            store = FileStore(self._directory.path, self.filesystem, ticket)
-            try:
-                return await operation(store)
-            finally:
-                store.close()
+            return await operation(self._store(ticket))
 
         return await self._workers.run(start)
+
+    def _store(self, ticket: Ticket) -> FileStore:
+        return FileStore(self._directory.path, self.filesystem, self._files, ticket)
 
     async def _call(self, function: Callable[[Ticket], ResultT]) -> ResultT:
         async def operation(ticket: Ticket) -> ResultT:

@@ -49,8 +49,11 @@ class LRU(Generic[KeyT, ValueT]):
                 _, (_, gone) = self._values.popitem(last=False)
                 self._weight -= gone
 
-    def __len__(self) -> int:
-        return len(self._values)
+    def clear(self) -> None:
+        """Forget all."""
+        with self._lock:
+            self._values.clear()
+            self._weight = 0
 
 
 class KnownIds:
@@ -141,6 +144,10 @@ class HeadCache:
     def put(self, key: str, head: Head, token: object, size: int) -> None:
         """Remember a head of ``size`` bytes."""
         self._heads.put(key, (head, token), max(size, self._least))
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._heads.clear()
 
 
 __all__ = ["HeadCache", "IdCache", "KnownIds"]

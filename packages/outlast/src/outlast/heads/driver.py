@@ -69,6 +69,10 @@ class HeadDriver(Driver):
         self._swapper = Swapper(layout)
         self._known_ids = IdCache(layout.cached_ids)
 
+    def forget(self) -> None:
+        """Drop what is remembered of heads, and with it what their tokens hold; for closing."""
+        self._swapper.forget()
+
     @abc.abstractmethod
     async def _run(self, operation: Operation[ResultT]) -> ResultT:
         """Call ``operation`` with the store and see it through; the place to change threads."""

@@ -69,6 +69,13 @@ class ObjectStore(abc.ABC):
     async def read(self, key: str) -> Stored | None:
         """The head, or ``None``. Never waits for writers, never goes back."""
 
+    async def is_current(self, key: str, token: object) -> bool | None:
+        """Whether ``token`` stands for the present head, if that is known for less than a read.
+
+        ``None``: only `swap` will tell.
+        """
+        return None
+
     @abc.abstractmethod
     async def create(self, key: str, data: bytes, head: Head) -> object | None:
         """Store a head where there is none, and return its token; ``None``: there is one.

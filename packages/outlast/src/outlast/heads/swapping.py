@@ -125,7 +125,7 @@ class Swapper:
         is_claim: bool,
     ) -> Change[ResultT]:
         key = key_of(scope)
-        snapshot = None if is_claim else self._remembered(key)
+        snapshot = await self._remembered(store, key, is_claim=is_claim)
         for attempt in itertools.count():
             snapshot, change = await self._decided(
                 store, scope, snapshot, decide, fence, is_claim=is_claim
@@ -183,13 +183,28 @@ class Swapper:
                     return snapshot, change
             snapshot = None
 
+    def forget(self) -> None:
+        """Drop the remembered heads with their tokens."""
+        self._heads.clear()
+
     @property
     def _cap(self) -> float:
         return self._layout.retry_delay * _LONGEST_PAUSES
 
-    def _remembered(self, key: str) -> _Snapshot | None:
+    async def _remembered(
+        self, store: ObjectStore, key: str, *, is_claim: bool
+    ) -> _Snapshot | None:
+        """The head as this driver saw it last, unless it is known to be old.
+
+        One that may be old is no base for a claim, which is rare and often follows another process.
+        """
         found = self._heads.take(key)
-        return None if found is None else _Snapshot(*found, is_fresh=False)
+        if found is None:
+            return None
+        is_current = await store.is_current(key, found[1])
+        if is_current is False or (is_current is None and is_claim):
+            return None
+        return _Snapshot(*found, is_fresh=bool(is_current))
 
     async def _read(self, store: ObjectStore, key: str, scope: Scope) -> _Snapshot:
         stored = await store.read(key)
