@@ -21,6 +21,7 @@ from outlast.errors import (
 )
 from outlast_sql import SqlDriver
 from outlast_sql._reads import Database
+from outlast_sql._sqlite import SqliteDriver
 
 pytestmark = [pytest.mark.sql, pytest.mark.sqlite]
 
@@ -241,7 +242,7 @@ async def test_a_step_that_takes_too_long_is_unavailable_in_time(open_driver: Op
 class SlowDisk:
     """Makes the commits of a driver slow, as a disk does that is slow to sync."""
 
-    def __init__(self, driver: SqlDriver) -> None:
+    def __init__(self, driver: SqliteDriver) -> None:
         self.seconds = 0.0
         driver._lanes[0]._db.set_trace_callback(self._trace)
 
@@ -291,7 +292,7 @@ async def test_a_cancelled_commit_is_seen_to_its_end(
 class Shared:
     """Calls that wait for the same commit, since the database was busy when they came."""
 
-    def __init__(self, driver: SqlDriver, raw: Raw) -> None:
+    def __init__(self, driver: SqliteDriver, raw: Raw) -> None:
         self.driver = driver
         self.raw = raw
         self.commits = 0

@@ -342,11 +342,13 @@ class TestRemove:
         """F7, C1: and nothing of another."""
         other = Scope("task", "t1")
         owner = await claimed(driver)
-        for scope, fence in ((TASK, owner.fence), (other, lambda: None)):
-            await driver.write(scope, "state", b"s", fence=fence(), index=Index("p", "x", 5))
-            await driver.write(scope, "input", b"i", fence=fence())
-            await driver.append(scope, "api", [E1], fence=fence())
-            await driver.append(scope, "user", [E2], fence=fence())
+        for scope, number in ((TASK, 1), (other, 2)):
+            its_owner = owner if scope == TASK else await claimed(driver, other, number)
+            index = Index("p", "x", 5)
+            await driver.write(scope, "state", b"s", fence=its_owner.fence(), index=index)
+            await driver.write(scope, "input", b"i", fence=its_owner.fence())
+            await driver.append(scope, "api", [E1], fence=its_owner.fence())
+            await driver.append(scope, "user", [E2], fence=its_owner.fence())
         fence = owner.fence()
         await driver.remove(TASK, fence=fence)
         for register in ("state", "input"):

@@ -291,7 +291,7 @@ async def test_a_log_of_64_mib_and_an_entry_of_16_mib(open_driver: Open) -> None
 
 @pytest.mark.parametrize(
     "dialect",
-    [sqlite.dialect(), postgresql.dialect(), mysql.dialect()],
+    [module.dialect() for module in (sqlite, postgresql, mysql)],
     ids=["sqlite", "postgresql", "mysql"],
 )
 def test_the_tables_are_bytes_in_every_dialect(dialect: Dialect) -> None:

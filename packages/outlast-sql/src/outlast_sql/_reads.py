@@ -1,8 +1,8 @@
 """Reads: each a single statement, so that it sees one state; SQL that every dialect takes."""
 
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from outlast.driver import Entry, Item, Page, StoredFence, Value, Where
 
@@ -39,6 +39,11 @@ SELECT e.entry_id, e.data FROM outlast_scope s JOIN outlast_entry e ON e.sid = s
 WHERE s.namespace = ? AND s.kind = ? AND s.id = ? AND e.log = ? ORDER BY e.pos
 """
 _LOAD_LAST = _LOAD.rstrip() + " DESC LIMIT ?"
+
+
+_Make = Callable[[type[Entry], tuple[str, bytes]], Entry]
+_new: Final = cast("_Make", getattr(tuple, "__new__"))  # noqa: B009 - its type is too wide
+"""Makes a named tuple in two thirds of the time that its own constructor takes."""
 
 
 def microseconds() -> int:
@@ -80,7 +85,7 @@ def load(db: Database, key: Key, log: int, last: int | None) -> list[Entry]:
     else:
         rows = db.execute(_LOAD_LAST, (*key, log, last)).fetchall()
         rows.reverse()
-    return [Entry(entry_id.decode(), data) for entry_id, data in rows]
+    return [_new(Entry, (entry_id.decode(), data)) for entry_id, data in rows]
 
 
 def scan(
