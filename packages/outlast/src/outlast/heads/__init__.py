@@ -13,6 +13,7 @@ from outlast.heads.encoding import (
     prefix_size,
 )
 from outlast.heads.layout import Floor, Head, Layout, Log, Ref, Register
+from outlast.heads.shielding import Shield
 from outlast.heads.store import (
     Candidate,
     Found,
@@ -37,6 +38,7 @@ __all__ = [
     "Operation",
     "Ref",
     "Register",
+    "Shield",
     "StoreClock",
     "Stored",
     "decode_floor",

@@ -43,7 +43,7 @@ async def sweep(
         goes_on = last if len(keys) == _BATCH or (keys and last != keys[-1]) else None
     elif stage == "piece":
         listing = await store.list_pieces(position or None, min(limit, _BATCH))
-        old = [found for found in listing.candidates if found.age >= older_than]
+        old = [found for found in listing.candidates if _is_old(found.age, older_than)]
         debris = sum(
             await store.gather(
                 [
@@ -70,16 +70,20 @@ async def _sweep_heads(
 ) -> tuple[int, str | None]:
     """Remove the tombstones among ``keys``; how many, and the last key that was looked at."""
     removed = seen = 0
-    before = await store.now() - older_than
+    now = await store.now()
     while seen < len(keys) and removed < limit:
         some = keys[seen : seen + min(limit - removed, _AT_ONCE)]
-        sweeps = [partial(_sweep_head, store, key, before, dry_run=dry_run) for key in some]
+        sweeps = [
+            partial(_sweep_head, store, key, now, older_than, dry_run=dry_run) for key in some
+        ]
         removed += sum(await store.gather(sweeps))
         seen += len(some)
     return removed, keys[seen - 1] if seen else None
 
 
-async def _sweep_head(store: ObjectStore, key: str, before: float, *, dry_run: bool) -> bool:
+async def _sweep_head(
+    store: ObjectStore, key: str, now: float, older_than: float, *, dry_run: bool
+) -> bool:
     stored = await store.read(key)
     if stored is None:
         return False
@@ -88,12 +92,18 @@ async def _sweep_head(store: ObjectStore, key: str, before: float, *, dry_run: b
     except (CorruptDataError, UnsupportedVersionError) as error:
         _log.warning("a sweep left a record alone: %s", error)
         return False
-    if not head.is_empty or head.changed_at > before or not store.can_delete:
+    is_old = _is_old(now - head.changed_at, older_than)
+    if not head.is_empty or not is_old or not store.can_delete:
         return False
     if dry_run:
         return True
     await store.raise_floor(key, head.floor())
     return await store.delete(key, stored.token)
+
+
+def _is_old(age: float, older_than: float) -> bool:
+    # Another client may estimate the store's clock a little later than this one does.
+    return max(0.0, age) >= older_than
 
 
 async def _sweep_pieces(

@@ -1,4 +1,4 @@
-"""The estimate of a store's clock, and calls that are under way together."""
+"""The estimate of a store's clock, calls that are under way together, and calls seen through."""
 
 import asyncio
 import random
@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from outlast.heads import StoreClock, clock, gather_some, moment
+from outlast.heads import Shield, StoreClock, clock, gather_some, moment
 
 
 @pytest.fixture
@@ -132,3 +132,39 @@ async def test_an_error_or_a_cancellation_ends_all_calls(how: str) -> None:
             await task
     assert sorted(ended) == [0, 1, 2]
     assert len(asyncio.all_tasks()) == 1
+
+
+async def test_a_cancelled_caller_is_told_at_once_and_the_call_goes_on() -> None:
+    shield = Shield()
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    ended: list[str] = []
+
+    async def call() -> str:
+        begun.set()
+        await go_on.wait()
+        ended.append("call")
+        return "answer"
+
+    caller = asyncio.ensure_future(shield.run(call()))
+    await begun.wait()
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    drained = asyncio.ensure_future(shield.drain())
+    await asyncio.sleep(0)
+    assert not drained.done()
+    go_on.set()
+    await drained
+    assert ended == ["call"]
+    assert await shield.run(call()) == "answer"
+
+
+async def test_errors_of_calls_reach_those_who_wait() -> None:
+    shield = Shield()
+
+    async def fail() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await shield.run(fail())
+    await shield.drain()

@@ -1,0 +1,34 @@
+"""Calls that are seen through: a cancelled caller is told at once, what it began goes on."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+ResultT = TypeVar("ResultT")
+
+
+class Shield:
+    """Keeps cancellations away from a client library, which may lose connections or sockets by
+    them.
+
+    A call that nobody waits for any more must end by itself, within the time that it was given.
+    """
+
+    def __init__(self) -> None:
+        """No call is under way."""
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def run(self, call: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """See ``call`` through, and return its answer to a caller who still waits."""
+        task = asyncio.get_running_loop().create_task(call)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
+
+    async def drain(self) -> None:
+        """Wait until no call is under way."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+__all__ = ["Shield"]
