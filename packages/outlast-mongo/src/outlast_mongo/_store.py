@@ -42,7 +42,6 @@ Database = AsyncDatabase[Document]
 HEADS: Final = "outlast_head"
 PIECES: Final = "outlast_piece"
 FLOORS: Final = "outlast_floor"
-SCHEMA: Final = "outlast_schema"
 
 _CODEC: Final[CodecOptions[Document]] = CodecOptions(tz_aware=True)
 _AT_ONCE: Final = 8
@@ -99,6 +98,11 @@ class Place:
         told: datetime = answer["localTime"]
         self._clock.tell(told.timestamp(), sent=sent, received=moment())
         return answer
+
+    async def ping(self) -> None:
+        """Reach the server once."""
+        with self.explained():
+            await self.database.command("ping")
 
     async def now(self) -> float:
         """The server's time."""
@@ -329,4 +333,4 @@ def _end(start: str) -> str:
     return start[:-1] + "0"
 
 
-__all__ = ["FLOORS", "HEADS", "PIECES", "SCHEMA", "Database", "MongoStore", "Place"]
+__all__ = ["Database", "Document", "MongoStore", "Place"]

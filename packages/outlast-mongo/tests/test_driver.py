@@ -1,0 +1,260 @@
+"""Round trips, the server's clock, searches and sweeps of the driver itself."""
+
+import time
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pymongo
+import pytest
+from mongo_support import Commands, Open, Owner, Proxy, claim_id
+
+import outlast
+from outlast import StreamCheckpoint
+from outlast.driver import Entry, Index, Scope, Where
+from outlast.errors import CorruptDataError
+from outlast.heads import key_of
+from outlast_mongo import MongoBackend, MongoDriver
+from outlast_mongo._store import Place
+
+pytestmark = pytest.mark.mongo
+
+Raw = pymongo.database.Database[dict[str, Any]]
+TASK = Scope("task", "t")
+
+
+@pytest.fixture
+async def watched(url: str) -> AsyncIterator[tuple[MongoDriver, Commands]]:
+    """A driver whose commands are seen."""
+    commands = Commands()
+    async with pymongo.AsyncMongoClient[dict[str, Any]](url, event_listeners=[commands]) as client:
+        driver = MongoDriver(database=client.get_default_database())
+        await driver.setup(create=True)
+        yield driver, commands
+        await driver.aclose()
+
+
+async def test_each_mutation_and_read_is_one_request(
+    watched: tuple[MongoDriver, Commands],
+) -> None:
+    """P1; what a claim costs, and the exceptions that it allows, counted."""
+    driver, commands = watched
+    await driver.setup(create=True)
+    commands.names.clear()
+    claimed = await driver.claim(TASK, claim_id(1))
+    assert commands.names == ["find", "insert", "find"]
+    owner = Owner(claimed.fence)
+
+    async def requests(call: Any) -> list[str]:
+        commands.names.clear()
+        await call
+        return commands.names
+
+    for number in range(20):
+        entry = [Entry(f"m{number}", b"x" * 500)]
+        append = driver.append(TASK, "api", entry, fence=owner.fence())
+        assert await requests(append) == ["update"]
+        index = Index("p", "s", number)
+        write = driver.write(TASK, "state", b"x" * 16_000, fence=owner.fence(), index=index)
+        assert await requests(write) == ["update"]
+    assert await requests(driver.read(TASK, "state")) == ["find"]
+    assert await requests(driver.load(TASK, "api")) == ["find"]
+    assert await requests(driver.replace(TASK, "api", [], fence=owner.fence())) == ["update"]
+    assert await requests(driver.remove(TASK, fence=owner.fence())) == ["update"]
+    free = Scope("run", "r")
+    await driver.write(free, "checkpoint", b"1", fence=None)
+    await driver.write(free, "checkpoint", b"2", fence=None)
+    large = driver.write(free, "checkpoint", b"x" * 200_000, fence=None)
+    assert await requests(large) == ["update"]
+
+
+async def test_a_scan_is_a_request_for_hundreds_of_records(
+    watched: tuple[MongoDriver, Commands],
+) -> None:
+    """Whatever it filters by, with an index for parent and status."""
+    driver, commands = watched
+    for number in range(300):
+        index = Index(f"p{number % 3}", "odd" if number % 2 else "even", number)
+        await driver.write(Scope("task", f"t{number}"), "state", b"x", fence=None, index=index)
+    for where, expected in (
+        (Where(), 300),
+        (Where(parent="p1"), 100),
+        (Where(status="odd"), 150),
+        (Where(parent="p1", status="odd", updated_before=150), 25),
+    ):
+        commands.names.clear()
+        found: list[str] = []
+        after: str | None = None
+        while True:
+            page = await driver.scan("task", where=where, after=after, limit=200)
+            found += [item.id for item in page.items]
+            after = page.next
+            if after is None:
+                break
+        assert len(found) == len(set(found)) == expected
+        assert len([name for name in commands.names if name == "find"]) <= 3
+
+
+async def test_searches_use_an_index(open_driver: Open, raw: Raw) -> None:
+    driver = await open_driver()
+    for number in range(20):
+        index = Index(f"p{number}", f"s{number}", number)
+        scope = Scope("task", f"t{number}")
+        await driver.write(scope, "state", b"x", fence=None, index=index)
+        await driver.remove(scope, fence=None)
+    for wanted in ({"parent": b"p1"}, {"status": b"s1"}, {"empty": True}):
+        between = {"_id": {"$gt": "0", "$lt": "g"}}
+        plan = raw["outlast_head"].find({**between, **wanted}).sort("_id").explain()
+        assert "IXSCAN" in str(plan["queryPlanner"]["winningPlan"])
+        assert "'stage': 'SORT'" not in str(plan["queryPlanner"]["winningPlan"])
+
+
+async def test_ages_count_by_the_servers_clock(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C6: a client whose clock is days off gives and gets the same ages as others."""
+    async with MongoBackend(url=url, checkpoint_ttl=timedelta(hours=1)) as right:
+        monkeypatch.setattr(time, "time", lambda: 86_400.0)
+        async with MongoBackend(url=url, checkpoint_ttl=timedelta(hours=1)) as wrong:
+            for writer, run_id in ((right, "r1"), (wrong, "r2")):
+                checkpoint = StreamCheckpoint(
+                    run_id=run_id, thread_id="t", message_id="m", model="x"
+                )
+                await writer.checkpoints.put(checkpoint)
+                for reader in (right, wrong):
+                    assert await reader.checkpoints.get(run_id) is not None
+            driver = wrong.driver
+            value = await driver.read(Scope("run", "r1"), "checkpoint")
+            assert 0 <= value.age < 60
+
+
+async def test_the_server_is_asked_for_its_time_when_it_was_set(
+    open_driver: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An old answer is not used: the clocks may have parted since."""
+    driver = await open_driver()
+    place = driver._place
+    assert isinstance(place, Place)
+    before = await place.now()
+    monkeypatch.setattr("outlast.heads.clock.moment", lambda: 1e9)
+    monkeypatch.setattr("outlast_mongo._store.moment", lambda: 1e9)
+    assert abs(await place.now() - before) < 60
+
+
+async def test_a_sweep_takes_debris_and_nothing_that_is_referenced(
+    open_driver: Open, raw: Raw
+) -> None:
+    """C4: pieces of a writer that died before its swap, with and without a record."""
+    driver = await open_driver()
+    owner = Owner((await driver.claim(TASK, claim_id(1))).fence)
+    await driver.write(TASK, "state", b"s" * 100_000, fence=owner.fence())
+    entries = [Entry(f"m{number}", b"x" * 3000) for number in range(60)]
+    await driver.replace(TASK, "api", entries, fence=owner.fence())
+    pieces = raw["outlast_piece"]
+    real = pieces.count_documents({})
+    assert real >= 2
+    example = pieces.find_one()
+    assert example is not None
+    prefix = example["_id"].partition("/")[0]
+    for scope in (TASK, Scope("run", "never was")):
+        pieces.insert_one({**example, "_id": f"{prefix}/{key_of(scope)}/{'0' * 32}"})
+    assert (await _swept(driver, older_than=3600)) == (0, 0)
+    assert (await _swept(driver, older_than=0, dry_run=True)) == (0, 2)
+    assert (await _swept(driver, older_than=0)) == (0, 2)
+    assert pieces.count_documents({}) == real
+    assert await driver.load(TASK, "api") == entries
+    assert (await driver.read(TASK, "state")).data == b"s" * 100_000
+    await driver.write(TASK, "state", b"next", fence=owner.fence())
+
+
+async def test_a_sweep_raises_the_floor_before_it_removes(open_driver: Open, raw: Raw) -> None:
+    driver, other = await open_driver(), await open_driver()
+    for number in range(20):
+        scope = Scope("task", f"t{number}")
+        for place in range(3):
+            claimed = await driver.claim(scope, claim_id(place))
+        assert claimed.epoch == 3
+    tombstones, _ = await _swept(other, older_than=0)
+    assert tombstones == 20
+    assert raw["outlast_head"].count_documents({}) == 0
+    assert raw["outlast_floor"].count_documents({"epoch": 3}) >= 1
+    for number in range(20):
+        assert (await driver.claim(Scope("task", f"t{number}"), claim_id(9))).epoch == 4
+
+
+async def _swept(driver: MongoDriver, *, older_than: float, dry_run: bool = False) -> Any:
+    tombstones = debris = 0
+    after: str | None = None
+    while True:
+        page = await driver.sweep(older_than=older_than, limit=50, dry_run=dry_run, after=after)
+        tombstones, debris = tombstones + page.tombstones, debris + page.debris
+        after = page.next
+        if after is None:
+            return tombstones, debris
+
+
+@pytest.mark.parametrize(
+    ("collection", "change"),
+    [
+        ("outlast_head", {"$unset": {"head": 1}}),
+        ("outlast_head", {"$unset": {"token": 1}}),
+        ("outlast_head", {"$set": {"head": "text"}}),
+        ("outlast_head", {"$set": {"head": b"olhd"}}),
+        ("outlast_piece", {"$unset": {"rest": 1}}),
+        ("outlast_piece", {"$set": {"prefix": b"x"}}),
+        ("outlast_piece", {"$set": {"rest": "text"}}),
+    ],
+    ids=str,
+)
+async def test_damage_is_never_called_missing(
+    open_driver: Open, raw: Raw, collection: str, change: dict[str, Any]
+) -> None:
+    """V8."""
+    driver = await open_driver()
+    await driver.write(TASK, "state", b"x" * 100_000, fence=None)
+    raw[collection].update_one({}, change)
+    with pytest.raises(CorruptDataError, match=collection):
+        await driver.read(TASK, "state")
+
+
+async def test_a_lost_piece_is_damage(open_driver: Open, raw: Raw) -> None:
+    driver = await open_driver()
+    await driver.write(TASK, "state", b"x" * 100_000, fence=None)
+    raw["outlast_piece"].delete_many({})
+    with pytest.raises(CorruptDataError, match="outlast_piece"):
+        await driver.read(TASK, "state")
+
+
+async def test_namespaces_do_not_meet_in_one_database(open_driver: Open) -> None:
+    one, two = await open_driver(namespace="a"), await open_driver(namespace="a ")
+    await one.write(TASK, "state", b"1", fence=None)
+    assert (await two.read(TASK, "state")).data is None
+    assert (await two.scan("task", where=Where(), after=None, limit=9)).items == []
+    await _swept(two, older_than=0)
+    assert (await one.read(TASK, "state")).data == b"1"
+
+
+async def test_both_clients_meet_in_one_store(open_driver: Open) -> None:
+    """What one wrote the other reads, continues and fences."""
+    one, two = await open_driver(driver="pymongo"), await open_driver(driver="motor")
+    first = Owner((await one.claim(TASK, claim_id(1))).fence)
+    await one.append(TASK, "api", [Entry("m1", b"\x00\xff")], fence=first.fence())
+    second = Owner((await two.claim(TASK, claim_id(2))).fence)
+    assert second.epoch == first.epoch + 1
+    await two.append(TASK, "api", [Entry("m2", b"")], fence=second.fence())
+    assert await one.load(TASK, "api") == [Entry("m1", b"\x00\xff"), Entry("m2", b"")]
+    with pytest.raises(outlast.FencedError):
+        await one.append(TASK, "api", [Entry("m3", b"")], fence=first.fence())
+
+
+@pytest.mark.usefixtures("broken_connections")
+async def test_a_connection_that_the_server_closed_costs_nothing(
+    open_driver: Open, url: str
+) -> None:
+    """An idle connection is found dead before it is used."""
+    port = int(url.rpartition(":")[2].partition("/")[0])
+    async with Proxy(port).running() as proxy:
+        driver = await open_driver(url.replace(str(port), str(proxy.port)))
+        await driver.write(TASK, "state", b"1", fence=None)
+        await proxy.cut()
+        for number in range(3):
+            await driver.read(TASK, "state")
+            await driver.write(TASK, "state", f"{number}".encode(), fence=None)
