@@ -2,10 +2,11 @@
 
 import os
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from secrets import token_hex
+from types import TracebackType
 from typing import Final
 from weakref import WeakSet
 
@@ -108,6 +109,27 @@ class _Token:
     __hash__ = None  # type: ignore[assignment]  # compared only
 
 
+class _Explained:
+    """Errors of the system become those of outlast: certainly not applied."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(error, OSError):
+            raise UnavailableError(explain(error, self._path)) from error
+
+
 class FileStore(ObjectStore):
     """The store as one operation sees it; made anew for each, and used in one thread at a time.
 
@@ -137,7 +159,7 @@ class FileStore(ObjectStore):
 
     async def read(self, key: str) -> Stored | None:
         path = self._head(key)
-        with self._explained(path):
+        with _Explained(path):
             found = self._open_settled(path)
             if found is None:
                 return None
@@ -148,7 +170,7 @@ class FileStore(ObjectStore):
         assert isinstance(token, _Token)
         self._ticket.check()
         path = self._head(key)
-        with self._explained(path):
+        with _Explained(path):
             return self._is_at(path, token)
 
     async def create(self, key: str, data: bytes, head: Head) -> object | None:
@@ -161,7 +183,7 @@ class FileStore(ObjectStore):
     async def delete(self, key: str, token: object) -> bool:
         assert isinstance(token, _Token)
         path = self._head(key)
-        with self._explained(path):
+        with _Explained(path):
             lock = await self._lock(bucket_of(key))
             try:
                 if not self._is_at(path, token):
@@ -177,7 +199,7 @@ class FileStore(ObjectStore):
         for name, data in pieces.items():
             self._ticket.check()
             path = self._piece(key, name)
-            with self._explained(path):
+            with _Explained(path):
                 fd = self._fs.create(path)
                 try:
                     self._fs.write(fd, data)
@@ -185,7 +207,7 @@ class FileStore(ObjectStore):
                 finally:
                     self._fs.close(fd)
         folder = os.path.join(self._path, "piece", bucket_of(key))
-        with self._explained(folder):
+        with _Explained(folder):
             self._fs.fsync_dir(folder)
 
     async def read_pieces(
@@ -198,7 +220,7 @@ class FileStore(ObjectStore):
     async def delete_pieces(self, key: str, names: Sequence[str]) -> None:
         for name in names:
             path = self._piece(key, name)
-            with self._explained(path):
+            with _Explained(path):
                 self._fs.unlink(path)
 
     async def list_heads(self, kind: ScopeKind, after: str | None, limit: int) -> Sequence[str]:
@@ -225,7 +247,7 @@ class FileStore(ObjectStore):
                 if bucket == first and name <= behind:
                     continue
                 kind, digest, piece = name.split("-")
-                with suppress(FileNotFoundError), self._explained(folder):
+                with suppress(FileNotFoundError), _Explained(folder):
                     age = now - os.stat(os.path.join(folder, name)).st_mtime
                     found.append(Candidate(f"{kind}/{digest}", piece, age))
                 if len(found) >= limit:
@@ -243,7 +265,7 @@ class FileStore(ObjectStore):
                 if not name.endswith(_TEMPORARY):
                     continue
                 path = os.path.join(folder, name)
-                with suppress(FileNotFoundError), self._explained(path):
+                with suppress(FileNotFoundError), _Explained(path):
                     # Not the modification time: that of a file in flight is no time at all.
                     if now - os.stat(path).st_ctime < older_than:
                         continue
@@ -281,7 +303,7 @@ class FileStore(ObjectStore):
 
     def read_settled(self, path: str) -> bytes | None:
         """A file's bytes, once its name is durable; ``None`` if there is none."""
-        with self._explained(path):
+        with _Explained(path):
             found = self._open_settled(path)
             if found is None:
                 return None
@@ -318,7 +340,7 @@ class FileStore(ObjectStore):
         fd = _NO_FILE
         self._ticket.check()
         try:
-            with self._explained(path):
+            with _Explained(path):
                 fd = self._fs.create(temporary)
                 self._fs.write(fd, data)
                 self._fs.set_mtime(fd, IN_FLIGHT_NS)
@@ -413,7 +435,7 @@ class FileStore(ObjectStore):
 
     def _read(self, path: str, size: int | None) -> bytes | None:
         self._ticket.check()
-        with self._explained(path):
+        with _Explained(path):
             try:
                 fd = self._fs.open(path)
             except FileNotFoundError:
@@ -425,7 +447,7 @@ class FileStore(ObjectStore):
 
     def _list(self, folder: str) -> list[str]:
         self._ticket.check()
-        with self._explained(folder):
+        with _Explained(folder):
             return sorted(os.listdir(folder))
 
     def _head(self, key: str) -> str:
@@ -437,14 +459,6 @@ class FileStore(ObjectStore):
 
     def _floor(self, key: str) -> str:
         return f"{self._path}/floor/{bucket_of(key)}"
-
-    @contextmanager
-    def _explained(self, path: str) -> Generator[None]:
-        """Errors of the system become those of outlast: certainly not applied."""
-        try:
-            yield
-        except OSError as error:
-            raise UnavailableError(explain(error, path)) from error
 
 
 def _folder(path: str) -> str:

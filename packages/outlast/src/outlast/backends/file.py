@@ -32,8 +32,8 @@ LAYOUT: Final = Layout(
     run_inline_bytes=256 * 1024,
     task_inline_bytes=16 * 1024,
     # Rewriting the newest piece costs bandwidth, a new one costs files: with this, an append of
-    # 1 KiB writes about 20 KiB on average, and 10 MiB of log are some 40 files.
-    merge_bytes=256 * 1024,
+    # 1 KiB writes about 18 KiB on average, and 10 MiB of log are some 80 files.
+    merge_bytes=128 * 1024,
     piece_bytes=1024 * 1024,
     retry_delay=0.001,
 )

@@ -1,5 +1,8 @@
 """`HeadDriver`: the driver interface over heads and pieces, written once for all such stores."""
 
+# Every call makes functions with annotations; unevaluated, those cost nothing.
+from __future__ import annotations
+
 import abc
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial

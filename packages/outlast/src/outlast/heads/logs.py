@@ -205,7 +205,7 @@ def _newest(refs: Sequence[Ref], wanted: int | None) -> Sequence[Ref]:
 
 
 def _size(entries: Iterable[Entry]) -> int:
-    return sum([len(entry.id) + len(entry.data) + _ENTRY_OVERHEAD for entry in entries])
+    return sum([len(entry_id) + len(data) + _ENTRY_OVERHEAD for entry_id, data in entries])
 
 
 def _fits(tail: Sequence[Entry], layout: Layout) -> bool:
