@@ -13,7 +13,7 @@ import pytest_asyncio
 from outlast import ApiMessage, DriverBackend, TaskState
 from outlast.backends.memory import MemoryDriver
 from outlast.contracts import Claim
-from outlast.driver import Entry, Fence, Index, Scope, Value
+from outlast.driver import Entry, Fence, Index, PreconditionFailedError, Scope, Value
 from outlast.errors import (
     ClosedError,
     FencedError,
@@ -320,6 +320,20 @@ async def test_a_mutation_that_could_not_be_sent_in_time_is_certainly_not_applie
     with suppress(UnavailableError):
         await second
     assert "a" not in await ids(backend)
+
+
+async def test_an_update_that_others_always_outrun_does_not_blame_earlier_calls(
+    driver: FaultyDriver, backend: DriverBackend
+) -> None:
+    await backend.persistence.save_task_state("t", TaskState("t"))
+
+    async def outrun(*_: object, **__: object) -> int:
+        raise PreconditionFailedError("the version is another one")
+
+    driver.write = outrun  # type: ignore[method-assign]
+    with pytest.raises(UnavailableError, match="no answer within") as caught:
+        await backend.persistence.update_task_state("t", {"retry_count": 1})
+    assert caught.value.applied is False
 
 
 @pytest.mark.parametrize("step", range(6))

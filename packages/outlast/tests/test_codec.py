@@ -127,6 +127,12 @@ def test_bytes_that_are_no_record_are_corrupt_and_not_missing(data: bytes) -> No
         Codec().decode(data, ApiMessage)
 
 
+@pytest.mark.parametrize("found", ["text", 5, 1.5, bytearray(b"{}"), None])
+def test_what_is_not_even_bytes_is_corrupt(found: object) -> None:
+    with pytest.raises(CorruptDataError, match=type(found).__name__):
+        Codec().decode(found, ApiMessage)  # type: ignore[arg-type]  # a store holds anything
+
+
 def test_a_newer_format_is_told_apart_from_corruption() -> None:
     with pytest.raises(UnsupportedVersionError, match="format 2; this version of outlast reads up"):
         Codec().decode(b'{"format":2,"kind":"api_message","key":"k"}\n???', ApiMessage)

@@ -65,6 +65,11 @@ class Codec:
             UnsupportedVersionError: Its format is newer than `FORMAT`.
             CorruptDataError: It cannot be decoded, or is a record of another kind (V8).
         """
+        if not isinstance(data, bytes):  # pyright: ignore[reportUnnecessaryIsInstance] - a driver
+            # hands on what it finds, and stores can hold anything.
+            raise CorruptDataError(
+                f"the stored {KINDS[kind]} is a {type(data).__name__}, not bytes"
+            )
         header = self._headers[kind]
         if not data.startswith(header):
             self._explain(data, kind)

@@ -264,6 +264,12 @@ def _set_to(fixed: object) -> Check:
     return lambda value, path: fixed
 
 
+def _ignored_instant(value: object, path: str) -> None:
+    """The adapter keeps the field; but an instant that is none is a mistake here, too (V7)."""
+    if value is not None:
+        check_instant(value, path)
+
+
 FIELDS: Mapping[type[Record], Mapping[str, Check]] = {
     TaskState: {
         "id": check_id,
@@ -276,7 +282,7 @@ FIELDS: Mapping[type[Record], Mapping[str, Check]] = {
         "subtask_ids": _check_ids,
         "error": _or_none(_check_dict),
         "parent_id": _or_none(check_id),
-        "updated_at": _set_to(None),
+        "updated_at": _ignored_instant,
     },
     TaskInput: {
         "message": check_json,
@@ -319,7 +325,7 @@ FIELDS: Mapping[type[Record], Mapping[str, Check]] = {
         "text": check_text,
         "tool_calls": _check_calls,
         "retry_count": _check_count,
-        "updated_at": _set_to(None),
+        "updated_at": _ignored_instant,
         "epoch": _set_to(0),
         "task_epoch": _check_count,
     },

@@ -23,6 +23,9 @@ from outlast.values import check_id
 
 _SWEEP_PAGE = 200
 _MAX_TIMEOUT = 1e9
+_MAX_AGE = 1e11
+"""Seconds, some 3,000 years; in microseconds still an integer of every server."""
+
 _log = logging.getLogger("outlast")
 
 
@@ -169,7 +172,7 @@ class DriverBackend(Backend):
         self._records = Records(
             driver,
             self._calls,
-            codec or Codec(),
+            _check_codec(codec),
             checkpoint_ttl=_check_ttl(checkpoint_ttl),
             clock=clock or _utc_now,
         )
@@ -237,6 +240,7 @@ class DriverBackend(Backend):
                 raise InvalidDataError(
                     f"limit must be an int of at least 0 or None, not {limit!r:.60}"
                 )
+            self._calls.check_usable()
         tombstones = debris = 0
         after: str | None = None
         while limit is None or tombstones + debris < limit:
@@ -308,12 +312,20 @@ def _check_ttl(ttl: object) -> timedelta | None:
     return ttl
 
 
+def _check_codec(codec: object) -> Codec:
+    if codec is None:
+        return Codec()
+    if not isinstance(codec, Codec):
+        raise ConfigurationError(f"codec must be a Codec or None, not {type(codec).__name__}")
+    return codec
+
+
 def _check_age(older_than: object) -> float:
     if not isinstance(older_than, timedelta) or older_than < timedelta(0):
         raise InvalidDataError(
             f"older_than must be a timedelta of at least 0, not {older_than!r:.60}"
         )
-    return older_than.total_seconds()
+    return min(older_than.total_seconds(), _MAX_AGE)
 
 
 __all__ = ["Backend", "DriverBackend", "SweepReport", "check_timeout"]

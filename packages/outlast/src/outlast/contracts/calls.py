@@ -44,12 +44,14 @@ class Mutation(Protocol[ResultT_co]):
 class Sender:
     """Sends the driver calls of one mutation; made by `Calls.mutate`."""
 
-    __slots__ = ("_claim", "_deadline", "_in_flight", "last", "unanswered")
+    __slots__ = ("_claim", "_deadline", "_in_flight", "had_its_turn", "last", "unanswered")
 
     def __init__(self, claim: Claim | None, deadline: float) -> None:
         self._claim = claim
         self._deadline = deadline
         self._in_flight: bool = False
+        self.had_its_turn: bool = False
+        """Whether all earlier mutations of the same queues have ended."""
         self.unanswered: bool = False
         """Whether an attempt went unanswered: whatever follows, it may have been applied."""
         self.last: OutlastError | None = None
@@ -151,6 +153,28 @@ class Calls:
             self._idle.clear()
             await self._idle.wait()
 
+    def check_usable(self) -> None:
+        """Raise unless calls are served here and now.
+
+        Raises:
+            ClosedError: The backend is closed, or was never opened (C7).
+            NotSupportedError: It was opened in another process or event loop (X3).
+        """
+        if self._state == "new":
+            raise ClosedError(
+                "the backend is not open yet; use 'async with' or 'await backend.open()'"
+            )
+        if self._state == "closed":
+            raise ClosedError("the backend is closed")
+        if self.is_forked:
+            raise NotSupportedError(
+                "the backend was opened before this process was forked; open one in the child"
+            )
+        if self._loop is not asyncio.get_running_loop():
+            raise NotSupportedError(
+                "the backend was opened in another event loop; open one backend for each loop"
+            )
+
     @contextmanager
     def describing(self, operation: str, key: object) -> Generator[None]:
         """Let errors raised inside name the backend, the operation and the key."""
@@ -171,7 +195,7 @@ class Calls:
         """Ask the driver something that changes nothing, or that may be repeated at will."""
         with self.describing(operation, key):
             if not setup:
-                self._check_usable()
+                self.check_usable()
             deadline = asyncio.get_running_loop().time() + self._timeout
             sender = Sender(None, deadline)
             self._in_flight += 1
@@ -203,7 +227,7 @@ class Calls:
         what was sent already is seen to its end, so that the next mutation cannot overtake it.
         """
         with self.describing(operation, scope.id):
-            self._check_usable()
+            self.check_usable()
             loop = asyncio.get_running_loop()
             deadline = loop.time() + self._timeout
             sender = Sender(claim, deadline)
@@ -250,12 +274,13 @@ class Calls:
     ) -> ResultT:
         try:
             async with asyncio.timeout_at(deadline), ticket:
+                sender.had_its_turn = True
                 return await body(sender)
         except TimeoutError as error:
             if asyncio.get_running_loop().time() >= deadline:
                 if sender.may_be_applied:
                     raise OutcomeUnknownError(self._too_slow(sender.last)) from error
-                if sender.last is not None:
+                if sender.had_its_turn:
                     raise UnavailableError(self._too_slow(sender.last)) from error
                 raise UnavailableError(
                     f"not sent: earlier mutations of the same {scope.kind} took all of the "
@@ -289,22 +314,6 @@ class Calls:
         self._in_flight -= 1
         if not self._in_flight and self._idle is not None:
             self._idle.set()
-
-    def _check_usable(self) -> None:
-        if self._state == "new":
-            raise ClosedError(
-                "the backend is not open yet; use 'async with' or 'await backend.open()'"
-            )
-        if self._state == "closed":
-            raise ClosedError("the backend is closed")
-        if self.is_forked:
-            raise NotSupportedError(
-                "the backend was opened before this process was forked; open one in the child"
-            )
-        if self._loop is not asyncio.get_running_loop():
-            raise NotSupportedError(
-                "the backend was opened in another event loop; open one backend for each loop"
-            )
 
     def _describe(self, error: OutlastError, operation: str, key: object) -> None:
         described = error.operation is not None

@@ -76,19 +76,23 @@ class DriverCheckpoints(StreamCheckpointStore):
         found = [item async for item in self._records.scan("delete_thread", "run", where)]
         with self._calls.describing("delete_thread", thread_id):
             for item in found:
-                if item.value.epoch:
+                if item.value.epoch and self._records.live(item.value) is not None:
                     raise FencedError(
                         "claimed",
                         item.value.epoch,
                         f"claimed: run {item.id!r} is owned through a claim, nothing was removed; "
                         "pass force=True to fence the owners and remove all",
                     )
+        removed = 0
         for item in found:
+            if item.value.epoch:
+                continue  # It has expired: its owner alone may touch what nobody sees.
             scope = Scope("run", item.id)
             await self._calls.send(
                 "delete_thread", scope, None, partial(self._driver.remove, scope)
             )
-        return len(found)
+            removed += self._records.live(item.value) is not None
+        return removed
 
     async def iter_checkpoints(
         self, *, thread_id: str | None = None, updated_before: datetime | None = None

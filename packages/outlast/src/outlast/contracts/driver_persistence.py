@@ -44,7 +44,8 @@ from outlast.values import (
     check_updates,
 )
 
-_PAGE = 200
+_MAX_COUNT = 2**31 - 1
+"""More than any log or listing has; drivers pass counts on to servers, whose integers end."""
 
 RecordT = TypeVar("RecordT", bound=Record)
 MessageT = TypeVar("MessageT", ApiMessage, UserMessage)
@@ -165,6 +166,7 @@ class DriverPersistence(PersistenceManager):
             )
             position = None if after is None else check_id(after, "after")
             wanted = _check_count(limit, "limit")
+            self._calls.check_usable()
         found: list[TaskState] = []
         if wanted == 0:
             return found
@@ -243,7 +245,7 @@ class DriverPersistence(PersistenceManager):
         self, task_id: str, *, claim: Claim | None = None, force: bool = False
     ) -> None:
         with self._calls.describing("delete_task", task_id):
-            scope = check_scope(Scope("task", task_id), "task_id", None if force else claim)
+            scope = check_scope(Scope("task", task_id), "task_id", claim)
         if force:
             fence, _ = await self._records.claim("delete_task", scope, new_claim_id())
             claim = Claim(scope, fence.epoch, fence.claim_id, seq=fence.seq)
@@ -374,7 +376,7 @@ def _check_count(value: object, argument: str) -> int | None:
         raise InvalidDataError(
             f"{argument} must be an int of at least 0 or None, not {value!r:.60}"
         )
-    return value
+    return min(value, _MAX_COUNT)
 
 
 def _check_owner(value: Value, claim: Claim | None) -> None:

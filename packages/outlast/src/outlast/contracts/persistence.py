@@ -154,22 +154,27 @@ class PersistenceManager(abc.ABC):
         parent_id: str | None = None,
         updated_before: datetime | None = None,
         after: str | None = None,
+        limit: int | None = None,
     ) -> AsyncIterator[TaskState]:
         """Yield what `list_task_states` returns, without holding all of it.
 
         **Clauses**: L1, L2, L3, L4.
         """
         while True:
+            wanted = _PAGE if limit is None else limit
+            if type(wanted) is int:  # What is no number is refused there, by name.
+                wanted = min(wanted, _PAGE)
             states = await self.list_task_states(
                 status=status,
                 parent_id=parent_id,
                 updated_before=updated_before,
                 after=after,
-                limit=_PAGE,
+                limit=wanted,
             )
             for state in states:
                 yield state
-            if len(states) < _PAGE:
+            limit = None if limit is None else limit - len(states)
+            if len(states) < wanted or limit == 0:
                 return
             after = states[-1].id
 

@@ -45,7 +45,7 @@ async def _remove_run(
 ) -> bool:
     scope = Scope("run", item.id)
     value = item.value
-    had_checkpoint = value.data is not None
+    had_checkpoint = records.live(value) is not None
     for round_number in range(_ROUNDS):
         if is_newer(value) or value.fence is None:
             return False
