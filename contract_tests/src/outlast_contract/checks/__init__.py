@@ -3,6 +3,7 @@
 from outlast_contract.checks import (
     cancelling,
     cleanup,
+    edges,
     fencing,
     ids,
     lifecycle,
@@ -20,6 +21,7 @@ from outlast_contract.checks import (
 __all__ = [
     "cancelling",
     "cleanup",
+    "edges",
     "fencing",
     "ids",
     "lifecycle",
