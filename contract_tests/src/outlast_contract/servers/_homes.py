@@ -16,6 +16,9 @@ from outlast_contract.servers._errors import ServerError
 from outlast_contract.servers._recipe import SOCKET
 
 _ANSWER_TIMEOUT = 120.0
+_MEMORY = Path("/dev/shm")  # noqa: S108 - the owner of the folder below is checked
+"""A file system that outlives processes, which is what is killed here, and syncs at once."""
+_ROOM = 4 * 2**30
 _LONGEST_FOLDER = 60
 """The path of a Unix socket has about 100 bytes."""
 
@@ -41,14 +44,23 @@ def enter(kind: str, key: str, arguments: Sequence[str]) -> socket.socket:
 
 def _base() -> Path:
     """The folder of all servers of this user; others may pass through it, not look into it."""
-    name = f"outlast-{os.getuid()}"
-    base = Path(tempfile.gettempdir()) / name
+    folder = Path(tempfile.gettempdir())
+    if "TMPDIR" not in os.environ and _has_room(_MEMORY):
+        folder = _MEMORY
+    base = folder / f"outlast-{os.getuid()}"
     if len(os.fsencode(base)) > _LONGEST_FOLDER:
         raise ServerError(f"{base} is too long for a Unix socket; set TMPDIR to a shorter path")
     base.mkdir(mode=0o711, exist_ok=True)
     if base.stat().st_uid != os.getuid():
         raise ServerError(f"{base} belongs to somebody else; set TMPDIR to another folder")
     return base
+
+
+def _has_room(folder: Path) -> bool:
+    try:
+        return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free >= _ROOM
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager

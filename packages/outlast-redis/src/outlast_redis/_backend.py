@@ -16,8 +16,9 @@ from outlast_redis._driver import RedisDriver
 class RedisBackend(DriverBackend):
     """Keeps tasks and runs in Redis, Valkey or a Redis Cluster.
 
-    A client that is passed in is never closed. Its connections are used, decoding and retries of
-    its own are not: answers are read as bytes, and what was sent is never repeated unasked.
+    A client that is passed in is never closed. Its connections are used (a cluster's client lends
+    its settings only), decoding and retries of its own are not: answers are read as bytes, and what
+    was sent is never repeated unasked.
     """
 
     def __init__(

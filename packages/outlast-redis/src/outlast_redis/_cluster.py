@@ -1,28 +1,38 @@
-"""The way to a Redis Cluster: redis-py knows the nodes, redirections are followed here.
+"""The way to a Redis Cluster: which node has a slot is learned here, and redirections followed.
 
-A redirection is a refusal: the node did nothing, so following it repeats nothing.
+A redirection is a refusal: the node did nothing, so following it repeats nothing. redis-py's own
+cluster client gives the settings of connections only: it may send ASKING on another connection
+than the command that it is for, and repeats what went unanswered.
 """
 
+import asyncio
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from redis.asyncio.cluster import ClusterNode, RedisCluster
-from redis.exceptions import AskError, ClusterDownError, MovedError, SlotNotCoveredError
+from redis.crc import key_slot
+from redis.exceptions import AskError, ClusterDownError, MovedError
 
 from outlast.errors import OutlastError, UnavailableError
-from outlast_redis._errors import RAISED, translate
 from outlast_redis._links import Command, Connection, Link, freshen
 
 _REDIRECTS: Final = 5
 
 
+class Address(NamedTuple):
+    """Where a node listens."""
+
+    host: str
+    port: int
+
+
 class NodeConnections:
-    """The connections of one node, kept by redis-py."""
+    """The connections to one node."""
 
     def __init__(self, node: ClusterNode) -> None:
-        self._node = node
+        self._node: Any = node
         # Before redis-py 6 it had no method for it.
-        self._give_back: Any = getattr(node, "release", None) or getattr(node, "_free").append  # noqa: B009
+        self._give_back: Any = getattr(node, "release", None) or self._node._free.append  # noqa: SLF001
 
     async def acquire(self) -> Connection:
         connection = self._node.acquire_connection()
@@ -37,110 +47,131 @@ class NodeConnections:
     async def release(self, connection: Connection) -> None:
         self._give_back(connection)
 
+    async def aclose(self) -> None:
+        """Close all."""
+        await self._node.disconnect()
+
 
 class ClusterLink(Link):
     """The way to a cluster.
 
     Args:
-        client: Knows the cluster's nodes; closed here only if ``owned``.
+        client: Knows how to connect, and some nodes to begin with; used for nothing else.
     """
 
     is_cluster = True
 
-    def __init__(self, client: RedisCluster, place: str, limit: int, *, owned: bool) -> None:
+    def __init__(self, client: RedisCluster, place: str, limit: int) -> None:
         super().__init__(place, limit)
-        self._client = client
-        self._owned = owned
+        self._settings: dict[str, Any] = client.connection_kwargs
+        manager: Any = client.nodes_manager
+        self._remap: Any = getattr(manager, "address_remap", None)
+        self._seeds = [
+            Address(str(node.host), int(node.port)) for node in manager.startup_nodes.values()
+        ]
+        self._nodes: dict[Address, NodeConnections] = {}
+        self._slots: list[tuple[int, int, Address]] = []
+        self._learning = asyncio.Lock()
         self._is_stale = True
 
     async def send_all(self, commands: Sequence[tuple[bytes, Command]]) -> list[Any]:
         if len(commands) == 1:
             return [await self._send(*commands[0])]
-        groups: dict[str, tuple[ClusterNode, list[int]]] = {}
+        groups: dict[Address, list[int]] = {}
         for place, (key, _) in enumerate(commands):
-            node = await self._node_of(key)
-            groups.setdefault(node.name, (node, []))[1].append(place)
+            groups.setdefault(await self._address_of(key), []).append(place)
         answers: list[Any] = [None] * len(commands)
-        for node, places in groups.values():
-            found = await self._on(node, [commands[place][1] for place in places])
+        for address, places in groups.items():
+            found = await self._on(address, [commands[place][1] for place in places])
             for place, answer in zip(places, found, strict=True):
                 if isinstance(answer, AskError | MovedError):
                     answers[place] = await self._send(*commands[place])
                 else:
-                    answers[place] = self.checked([answer], self._name(node))[0]
+                    answers[place] = self.checked([answer], _name(address))[0]
         return answers
 
     async def ask_all(self, command: Command) -> list[Any]:
         await self._learn()
         answers: list[Any] = []
-        for node in self._client.get_primaries():
-            answers += self.checked(await self._on(node, [command]), self._name(node))
+        for address in dict.fromkeys(address for _, _, address in self._slots):
+            answers += self.checked(await self._on(address, [command]), _name(address))
         return answers
 
     async def aclose(self) -> None:
-        if self._owned:
-            await self._client.nodes_manager.aclose()
-            await self._client.nodes_manager.aclose("startup_nodes")
+        for node in self._nodes.values():
+            await node.aclose()
+        self._nodes.clear()
 
     async def _send(self, key: bytes, command: Command) -> Any:
-        node = await self._node_of(key)
+        address = await self._address_of(key)
         asking: list[Command] = []
         for _ in range(_REDIRECTS):
-            answer = (await self._on(node, [*asking, command]))[-1]
+            answer = (await self._on(address, [*asking, command]))[-1]
             if isinstance(answer, MovedError):
                 self._is_stale = True
-                await self._learn()
-                node, asking = await self._named(answer, key), []
+                address, asking = self._named(answer, address), []
             elif isinstance(answer, AskError):
                 # For this once, and on the same connection.
-                node = await self._named(answer, key)
+                address = self._named(answer, address)
                 asking = [("ASKING",)]
             else:
                 self._is_stale = self._is_stale or isinstance(answer, ClusterDownError)
-                return self.checked([answer], self._name(node))[0]
+                return self.checked([answer], _name(address))[0]
         raise UnavailableError(
             f"{self.place}: a slot is on the move; no node keeps it long enough to be asked"
         )
 
-    async def _on(self, node: ClusterNode, commands: Sequence[Command]) -> list[Any]:
+    async def _on(self, address: Address, commands: Sequence[Command]) -> list[Any]:
+        node = self._nodes.get(address)
+        if node is None:
+            made = ClusterNode(address.host, address.port, **self._settings)
+            node = self._nodes[address] = NodeConnections(made)
         try:
-            return await self.on(NodeConnections(node), self._name(node), commands)
+            return await self.on(node, _name(address), commands)
         except OutlastError:
             self._is_stale = True
             raise
 
-    async def _node_of(self, key: bytes) -> ClusterNode:
+    async def _address_of(self, key: bytes) -> Address:
         await self._learn()
-        try:
-            return self._client.get_node_from_key(key.decode("latin-1")) or self._nowhere()
-        except SlotNotCoveredError as error:
-            self._is_stale = True
-            raise UnavailableError(f"{self.place}: no node serves one of its slots") from error
-
-    def _nowhere(self) -> ClusterNode:
-        raise SlotNotCoveredError("no node has this slot")
-
-    async def _named(self, redirection: AskError, key: bytes) -> ClusterNode:
-        where: Any = redirection
-        node = self._client.get_node(where.host, int(where.port))
-        return node or await self._node_of(key)
+        slot = key_slot(key)
+        for first, last, address in self._slots:
+            if first <= slot <= last:
+                return address
+        self._is_stale = True
+        raise UnavailableError(f"{self.place}: no node serves one of its slots")
 
     async def _learn(self) -> None:
-        """Ask for the nodes and their slots again, if what is known may be wrong."""
-        if not self._is_stale:
-            return
-        try:
-            if not self._owned:
-                # It is half initialized otherwise, and of no use to its owner any more.
-                await self._client.initialize()
-            await self._client.nodes_manager.initialize()
-        except RAISED as error:
-            raise translate(error, self.place, sent=False) from error
-        self._is_stale = False
+        """Ask for the nodes and their slots, if what is known may be wrong."""
+        async with self._learning:
+            if not self._is_stale:
+                return
+            failure: OutlastError = UnavailableError(f"{self.place}: no node is known")
+            for address in dict.fromkeys([*(slots[2] for slots in self._slots), *self._seeds]):
+                try:
+                    answers = await self._on(address, [("CLUSTER", "SLOTS")])
+                    found = self.checked(answers, _name(address))[0]
+                except OutlastError as error:
+                    failure = error
+                    continue
+                self._slots = [
+                    (first, last, self._mapped(host.decode() or address.host, port))
+                    for first, last, (host, port, *_), *_ in found
+                ]
+                self._is_stale = False
+                return
+            raise failure
 
-    @staticmethod
-    def _name(node: ClusterNode) -> str:
-        return f"the Redis node {node.host}:{node.port}"
+    def _named(self, redirection: Any, asked: Address) -> Address:
+        """The node that a redirection names; without a host it is on that of the node asked."""
+        return self._mapped(redirection.host or asked.host, int(redirection.port))
+
+    def _mapped(self, host: str, port: int) -> Address:
+        return Address(*self._remap((host, port))) if self._remap else Address(host, port)
+
+
+def _name(address: Address) -> str:
+    return f"the Redis node {address.host}:{address.port}"
 
 
 __all__ = ["ClusterLink"]

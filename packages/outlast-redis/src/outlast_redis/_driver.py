@@ -65,6 +65,7 @@ class RedisDriver(Driver):
 
     def __init__(self, connect: Callable[[], Link], *, namespace: str, url: str) -> None:
         self.capabilities = _settings.LEAST
+        self._servers: Sequence[_settings.Settings] = ()
         self._connect = connect
         self._keys = Keys(namespace)
         self._url = url
@@ -125,7 +126,7 @@ class RedisDriver(Driver):
 
     async def setup(self, *, create: bool) -> None:
         link = self._link = self._link or self._connect()
-        servers = await _settings.infos(link)
+        servers = await _settings.settings_of(link)
         _settings.check(servers, link.place, is_cluster=link.is_cluster)
         found = await run(link, _scripts.SETUP, [self._keys.format], [FORMAT if create else ""])
         if found is None:
@@ -137,10 +138,11 @@ class RedisDriver(Driver):
                 f"the namespace has the format {found!r:.20} on {link.place}; this version of "
                 f"outlast-redis knows {FORMAT}; upgrade it"
             )
+        self._servers = servers
         self.capabilities = _settings.declared(servers)
 
     async def hazards(self) -> Sequence[str]:
-        return await _settings.hazards(self._open)
+        return _settings.hazards(self._servers)
 
     async def ping(self) -> None:
         await self._open.send(self._keys.format, ("EXISTS", self._keys.format))

@@ -113,6 +113,12 @@ def translate(error: BaseException, place: str, *, sent: bool) -> OutlastError:
     )
 
 
+def is_forbidden(error: OutlastError) -> bool:
+    """Whether this user may not do it, or the server's provider took the command away."""
+    text = describe(error.__cause__) if error.__cause__ is not None else ""
+    return text.startswith("NOPERM") or "unknown command" in text
+
+
 def describe(error: BaseException) -> str:
     """The text of an error, with the server's code first."""
     code = next((_CODES[base] for base in type(error).__mro__ if base in _CODES), "")
@@ -126,4 +132,4 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-__all__ = ["RAISED", "translate"]
+__all__ = ["RAISED", "is_forbidden", "translate"]

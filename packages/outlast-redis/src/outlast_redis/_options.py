@@ -72,10 +72,9 @@ def link_of_url(
     if is_tls:
         settings |= {"ssl": True, "ssl_ca_certs": authorities}
     return lambda: ClusterLink(
-        RedisCluster(**settings, require_full_coverage=False, max_connections=limit),
+        RedisCluster(**settings, max_connections=limit),
         place.replace("server", "cluster at"),
         limit,
-        owned=True,
     )
 
 
@@ -89,7 +88,7 @@ def link_of_client(client: object, *, max_connections: int | None) -> Callable[[
     if isinstance(client, RedisCluster):
         if client.read_from_replicas or getattr(client, "load_balancing_strategy", None):
             raise ConfigurationError(_REPLICAS)
-        return lambda: ClusterLink(client, "the Redis cluster", limit, owned=False)
+        return lambda: ClusterLink(client, "the Redis cluster", limit)
     if not isinstance(client, Redis):
         raise ConfigurationError(
             "client must be a redis.asyncio.Redis or redis.asyncio.RedisCluster, not "

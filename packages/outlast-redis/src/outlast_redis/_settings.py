@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from redis.exceptions import ResponseError
-
 from outlast.driver import Capabilities, Survives
-from outlast.errors import ConfigurationError, OutlastError
-from outlast_redis._links import Link
+from outlast.errors import ConfigurationError
+from outlast_redis._errors import is_forbidden
+from outlast_redis._links import Command, Link
 
 MAX_MESSAGE_BYTES: Final = 32 * 2**20
 
@@ -19,45 +18,57 @@ LEAST: Final = Capabilities(
 )
 """What holds whatever the server's settings are."""
 
-Info = Mapping[str, str]
+Settings = Mapping[str, str]
+"""Fields of INFO, and ``appendfsync`` and ``save`` of the configuration; what this user may not
+ask for is missing."""
 
 
-async def infos(link: Link) -> Sequence[Info]:
-    """What each server says of itself; nothing of those that this user may not ask."""
+async def settings_of(link: Link) -> Sequence[Settings]:
+    """The settings of each server that holds data."""
+    infos = [_fields(answer) for answer in await _ask(link, ("INFO",))]
+    for name in ("appendfsync", "save"):
+        for info, answer in zip(infos, await _ask(link, ("CONFIG", "GET", name)), strict=False):
+            # Name and value: as a dict (RESP3), or one behind the other.
+            pair: list[Any] = list(answer.values() if hasattr(answer, "values") else answer)
+            if pair:
+                info[name] = pair[-1].decode()
+    return infos
+
+
+async def _ask(link: Link, command: Command) -> list[Any]:
     try:
-        answers = await link.ask_all(("INFO",))
+        return await link.ask_all(command)
     except ConfigurationError as error:
-        if _is_forbidden(error):
-            return ()
+        if is_forbidden(error):
+            return []
         raise
-    return [_fields_of(answer) for answer in answers]
 
 
-def check(servers: Sequence[Info], place: str, *, is_cluster: bool) -> None:
+def check(servers: Sequence[Settings], place: str, *, is_cluster: bool) -> None:
     """Refuse servers that must not be written to, or not in this way.
 
     Raises:
         ConfigurationError: A replica, or a cluster's node taken for a single server.
     """
-    for info in servers:
-        if info.get("role") == "slave":
+    for server in servers:
+        if server.get("role") == "slave":
             raise ConfigurationError(
                 f"{place} is a replica: reads from it are old and writes refused; give the primary"
             )
-        if info.get("cluster_enabled") == "1" and not is_cluster:
+        if server.get("cluster_enabled") == "1" and not is_cluster:
             raise ConfigurationError(
                 f"{place} is a node of a cluster; open it with redis+cluster://, or cluster=true"
             )
 
 
-def declared(servers: Sequence[Info]) -> Capabilities:
+def declared(servers: Sequence[Settings]) -> Capabilities:
     """What the servers' settings allow to declare.
 
-    With an append-only file, a done write survives the death of the server process. How much
-    of its last second the death of the host takes depends on ``appendfsync``. A failover may
+    Only with ``appendfsync always`` is a write in the append-only file before it is answered:
+    ``everysec`` holds it back for up to two seconds while the disk is busy. A failover may
     promote a replica that lacks the newest writes, so nothing is declared for it (R11).
     """
-    if not servers or any(info.get("aof_enabled") != "1" for info in servers):
+    if not servers or not all(_logs_first(server) for server in servers):
         return LEAST
     survives: frozenset[Survives] = frozenset({"process", "server"})
     return Capabilities(
@@ -68,51 +79,38 @@ def declared(servers: Sequence[Info]) -> Capabilities:
     )
 
 
-async def hazards(link: Link) -> Sequence[str]:
+def _logs_first(server: Settings) -> bool:
+    return server.get("aof_enabled") == "1" and server.get("appendfsync") == "always"
+
+
+def hazards(servers: Sequence[Settings]) -> Sequence[str]:
     """Settings under which accepted writes would be lost silently, in words."""
     found: list[str] = []
-    for info in await infos(link):
-        policy = info.get("maxmemory_policy", "")
+    for server in servers:
+        policy = server.get("maxmemory_policy", "")
         if policy.startswith("allkeys"):
-            limit = info.get("maxmemory_human", "?") if info.get("maxmemory") != "0" else "not set"
+            limit = server["maxmemory_human"] if server.get("maxmemory") != "0" else "not set"
             found.append(
                 f"maxmemory-policy is {policy}: at the memory limit ({limit}) the server removes "
                 "tasks and fences without a word; set it to noeviction"
             )
-        if info.get("aof_enabled") == "0":
-            found.append(await _without_log(link))
+        if server.get("aof_enabled") == "0":
+            lost = "everything" if server.get("save") == "" else "what came after the last snapshot"
+            found.append(
+                f"appendonly is off: a crash of the server loses {lost}; set appendonly to yes and "
+                "appendfsync to always"
+            )
+        elif server.get("appendfsync") in ("everysec", "no"):
+            found.append(
+                f"appendfsync is {server['appendfsync']}: a crash of the server may lose the "
+                "newest writes and fences, although they were acknowledged; set it to always"
+            )
     return list(dict.fromkeys(found))
 
 
-async def _without_log(link: Link) -> str:
-    advice = "set appendonly to yes"
-    try:
-        answers = await link.ask_all(("CONFIG", "GET", "save"))
-    except OutlastError:
-        # Forbidden to this user, or renamed by the provider: advice is all that is lost.
-        return f"appendonly is off: a restart loses what came after the last snapshot; {advice}"
-    if all(_saves_nothing(answer) for answer in answers):
-        return f"the server stores nothing on disk: a restart loses everything; {advice}"
-    return f"appendonly is off: a restart loses what came after the last snapshot; {advice}"
-
-
-def _saves_nothing(answer: Any) -> bool:
-    # Pairs, as a dict (RESP3) or one behind the other.
-    values: list[Any] = list(answer.values() if isinstance(answer, dict) else answer)  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
-    return not values or values[-1] == b""
-
-
-def _is_forbidden(error: OutlastError) -> bool:
-    cause = error.__cause__
-    return isinstance(cause, ResponseError) and any(
-        word in f"{type(cause).__name__} {cause}" for word in ("NoPermission", "unknown command")
-    )
-
-
-def _fields_of(answer: Any) -> Info:
-    text = answer.decode(errors="replace")
-    lines = (line.partition(":") for line in text.splitlines())
+def _fields(answer: Any) -> dict[str, str]:
+    lines = (line.partition(":") for line in answer.decode(errors="replace").splitlines())
     return {name: value for name, colon, value in lines if colon}
 
 
-__all__ = ["LEAST", "Info", "check", "declared", "hazards", "infos"]
+__all__ = ["LEAST", "MAX_MESSAGE_BYTES", "Settings", "check", "declared", "hazards", "settings_of"]
