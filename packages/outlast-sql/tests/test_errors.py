@@ -215,6 +215,19 @@ async def test_tables_of_a_newer_version_are_refused(path: Path, create: bool) -
         assert raw.db.execute("SELECT version FROM outlast_schema").fetchall() == [(2,)]
 
 
+async def test_a_setup_that_fails_again_leaves_an_open_store_open(
+    open_driver: Open, path: Path
+) -> None:
+    """What `initialize()` of an open backend does is no reason to close it."""
+    driver = await open_driver()
+    with Raw(path) as raw:
+        raw.db.execute("UPDATE outlast_schema SET version = 2")
+        with pytest.raises(UnsupportedVersionError):
+            await driver.setup(create=True)
+        raw.db.execute("UPDATE outlast_schema SET version = 1")
+    assert await driver.append(TASK, "api", [Entry("1", b"")], fence=None) == []
+
+
 async def test_a_damaged_file_is_corrupt_and_not_empty(path: Path) -> None:
     """V8: never reported as missing."""
     driver = SqlDriver.from_url(f"sqlite:///{path}", namespace="test")

@@ -104,23 +104,27 @@ class SqliteDriver(SqlDriver):
                 f"the engine uses {engine.dialect.driver!r}; SQLite is reached through aiosqlite"
             )
         database = engine.url.database or ""
-        in_memory = not database or ":memory:" in database or "mode" in engine.url.query
+        in_memory = (
+            not database or ":memory:" in database or engine.url.query.get("mode") == "memory"
+        )
         path = None if in_memory else database
         return cls(namespace=namespace, timeout=timeout, engine=engine, path=path)
 
     async def setup(self, *, create: bool) -> None:
+        was_open = bool(self._lanes)
         try:
-            if not self._lanes:
+            if not was_open:
                 # Not cancelled halfway: SQLAlchemy would lose a connection that it configures.
+                self._pid = os.getpid()
                 self._connecting = asyncio.create_task(self._connect(create=create))
                 await asyncio.shield(self._connecting)
             await self._prepare(create=create)
         except BaseException:
-            await self.aclose()
+            if not was_open:
+                await self.aclose()
             raise
 
     async def _connect(self, *, create: bool) -> None:
-        self._pid = os.getpid()
         if self._engine is None:
             self._engine = _create_engine(self._path, create=create)
         engine = self._engine
