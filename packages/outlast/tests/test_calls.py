@@ -32,7 +32,8 @@ class FaultyDriver(MemoryDriver):
     """The memory driver with faults before or after its step, used up in order.
 
     ``lose``: apply, then lose the reply; ``drop``: lose the request; ``refuse``: do not apply;
-    ``hold``: apply once `release` is set; ``break``: an error of the driver's own.
+    ``hold``: apply once `release` is set; ``break``: an error of the driver's own; ``busy``: do
+    not apply, and take most of the time to find out.
     """
 
     def __init__(self) -> None:
@@ -53,6 +54,9 @@ class FaultyDriver(MemoryDriver):
             raise OutcomeUnknownError("no reply")
         if fault == "break":
             raise RuntimeError("password=hunter2")
+        if fault == "busy":
+            await asyncio.sleep(0.8 * TIMEOUT)  # As long as a driver may wait for a lock.
+            raise UnavailableError("locked by another")
         if fault == "hold":
             self.holding.set()
             await self.release.wait()
@@ -223,6 +227,22 @@ async def test_every_call_ends_within_its_timeout(
     with pytest.raises(UnavailableError, match=r"no answer within 0\.3 s") as caught:
         await backend.persistence.load_task_state("t")
     assert caught.value.applied is False
+
+
+@pytest.mark.parametrize("is_read", [False, True], ids=["write", "read"])
+async def test_a_busy_store_is_not_asked_again_when_there_is_no_time_for_an_answer(
+    driver: FaultyDriver, backend: DriverBackend, is_read: bool
+) -> None:
+    claim = await backend.persistence.claim_task("t")
+    driver.faults = ["busy"] * 5
+    driver.calls.clear()
+    with pytest.raises(UnavailableError, match="locked by another") as caught:
+        if is_read:
+            await backend.persistence.load_task_state("t")
+        else:
+            await backend.persistence.save_task_state("t", TaskState("t"), claim=claim)
+    assert caught.value.applied is False
+    assert len(driver.calls) == 1
 
 
 async def test_mutations_of_a_scope_are_sent_one_at_a_time_in_the_order_called(

@@ -70,17 +70,19 @@ class Sender:
             repeatable: Whether an unanswered attempt may be repeated without a claim, too.
         """
         fence = None if self._claim is None else self._claim.next_fence()
+        loop = asyncio.get_running_loop()
         for attempt in itertools.count():
+            started = loop.time()
             self._in_flight = True
             try:
                 answer = await call(fence=fence)
             except UnavailableError as error:
                 self._in_flight, self.last = False, error
-                if not self._may_wait(attempt):
+                if not self._may_repeat(attempt, started):
                     raise
             except OutcomeUnknownError as error:
                 self._in_flight, self.unanswered, self.last = False, True, error
-                if not (fence or repeatable) or not self._may_wait(attempt):
+                if not (fence or repeatable) or not self._may_repeat(attempt, started):
                     raise
             except OutlastError:
                 self._in_flight = False
@@ -93,18 +95,25 @@ class Sender:
 
     async def ask(self, call: Callable[[], Awaitable[ResultT]]) -> ResultT:
         """Read something on the way; repeated like any read."""
+        loop = asyncio.get_running_loop()
         for attempt in itertools.count():
+            started = loop.time()
             try:
                 return await call()
             except (UnavailableError, OutcomeUnknownError) as error:
                 self.last = error
-                if not self._may_wait(attempt):
+                if not self._may_repeat(attempt, started):
                     raise UnavailableError(error.message) from error
             await asyncio.sleep(backoff(attempt))
         raise AssertionError("unreachable")
 
-    def _may_wait(self, attempt: int) -> bool:
-        return attempt + 1 < MAX_ATTEMPTS and asyncio.get_running_loop().time() < self._deadline
+    def _may_repeat(self, attempt: int, started: float) -> bool:
+        """Whether another attempt has as much time as the last one took.
+
+        One that was cut off by the deadline would turn "not applied" into "nobody knows".
+        """
+        now = asyncio.get_running_loop().time()
+        return attempt + 1 < MAX_ATTEMPTS and now - started < self._deadline - now
 
 
 class Calls:
