@@ -78,6 +78,9 @@ def test_a_url_is_taken_apart_and_decoded() -> None:
         ("x://h:port", "not a store URL"),
         ("x://h?a", "not a store URL"),
         ("x://h/#f", "fragment"),
+        ("x://h/a\nb", "control character"),
+        ("x:///a\tb", "control character"),
+        ("x://\0", "control character"),
     ],
 )
 def test_what_does_not_belong_in_a_url_is_refused(url: str, text: str) -> None:

@@ -60,6 +60,11 @@ def parse_url(url: str, *, options: Iterable[str] = ()) -> StoreURL:
         ConfigurationError: No URL, a query parameter that is unknown or given twice, a bad port.
     """
     scheme = scheme_of(url)
+    if any(character < " " for character in url):
+        # Python's parser drops some of them: the store would be another one than was named.
+        raise ConfigurationError(
+            f"{redact(url)!r} has a control character; write it as %0A or the like"
+        )
     try:
         parts = urlsplit(url)
         port = parts.port

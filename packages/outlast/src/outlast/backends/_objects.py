@@ -462,7 +462,7 @@ class FileStore(ObjectStore):
 
 
 def _folder(path: str) -> str:
-    return path.rpartition("/")[0]
+    return path.rpartition("/")[0] or "/"
 
 
 def _new_suffix() -> str:

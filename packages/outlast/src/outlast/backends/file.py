@@ -188,8 +188,6 @@ def _absolute(path: object) -> str:
 def _path_of(url: str) -> str:
     parts = parse_url(url)
     shown = redact(url)
-    if any(character < " " for character in url):
-        raise ConfigurationError(f"{shown!r} has a control character; write it as %0A or the like")
     if parts.host or parts.username is not None or parts.port is not None:
         raise ConfigurationError(
             f"{shown!r} names a host; a directory here has three slashes: file:///dir"
