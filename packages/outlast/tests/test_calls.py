@@ -236,11 +236,12 @@ async def test_a_busy_store_is_not_asked_again_when_there_is_no_time_for_an_answ
     claim = await backend.persistence.claim_task("t")
     driver.faults = ["busy"] * 5
     driver.calls.clear()
+    calls: dict[bool, Callable[[], Coroutine[Any, Any, object]]] = {
+        False: lambda: backend.persistence.save_task_state("t", TaskState("t"), claim=claim),
+        True: lambda: backend.persistence.load_task_state("t"),
+    }
     with pytest.raises(UnavailableError, match="locked by another") as caught:
-        if is_read:
-            await backend.persistence.load_task_state("t")
-        else:
-            await backend.persistence.save_task_state("t", TaskState("t"), claim=claim)
+        await calls[is_read]()
     assert caught.value.applied is False
     assert len(driver.calls) == 1
 
