@@ -22,6 +22,7 @@ from outlast_contract.mutations import (
     claim,
     expect_image,
     fill,
+    image,
 )
 from outlast_contract.tampered import MUTATING, Failures, Step, TamperedDriver
 
@@ -120,8 +121,11 @@ async def _fail(context: Context, mutation: Mutation, how: str, *, owned: bool) 
     expect(seconds < 5, f"{what} took {seconds:.1f} s of 0.5 s", clause="E6")
     expect(0 < failures.failed <= 50, f"{what} was tried {failures.failed} times", clause="E5")
     after = mutation.model(before, scope.id, "new")
-    wanted = after if how == "lost reply" else before
-    await expect_image(plain, scope, wanted, f"data after {what}", clause="E2")
+    # On a slow machine the time may be up before the first attempt was applied.
+    allowed = [after, before] if how == "lost reply" else [before]
+    found = await image(plain, scope)
+    if found not in allowed:
+        expect_equal(found, allowed[0], f"data after {what}", clause="E2")
 
 
 @check("E3", "E1", needs=["driver"])

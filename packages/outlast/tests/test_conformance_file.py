@@ -1,0 +1,27 @@
+"""The file backend keeps the contract."""
+
+import tempfile
+from pathlib import Path
+
+from outlast_contract import contract_suite
+from outlast_contract.stores import FileHarness
+
+# Memory where there is such a folder: processes are killed here, machines are not.
+FAST = next((path for path in ("/dev/shm",) if Path(path).is_dir()), None)
+
+
+class TemporaryFolder(FileHarness):
+    """A folder for each test."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(dir=FAST)
+        super().__init__(f"file://{self._folder.name}/store")
+
+    async def stop(self) -> None:
+        self._folder.cleanup()
+
+    async def wipe(self, namespace: str) -> None:
+        """The folder goes as a whole."""
+
+
+TestContract = contract_suite(TemporaryFolder)
