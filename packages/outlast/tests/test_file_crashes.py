@@ -281,7 +281,7 @@ class Careless(WatchedFileSystem):
 
     def read(self, fd: int, size: int | None = None) -> Contents:
         contents = super().read(fd, size)
-        return contents._replace(mtime_ns=max(1, contents.mtime_ns))
+        return contents._replace(file=contents.file._replace(mtime_ns=1))
 
 
 def test_a_reader_that_believes_every_name_is_found(base: Path) -> None:

@@ -62,7 +62,6 @@ async def test_a_damaged_record_is_corrupt_wherever_it_is_met(tmp_path: Path) ->
         (newer, UnsupportedVersionError),
     ):
         head.write_bytes(damage)
-        driver = InlineFileDriver(tmp_path)
         for call in (
             driver.read(TASK, "state"),
             driver.load(TASK, "api"),
@@ -79,6 +78,35 @@ async def test_a_damaged_record_is_corrupt_wherever_it_is_met(tmp_path: Path) ->
         assert head.read_bytes() == damage
     head.write_bytes(whole)
     assert ids_of(await driver.load(TASK, "api")) == list("abcdefgh")
+
+
+async def test_a_record_that_was_put_back_in_place_is_noticed_by_its_owner(tmp_path: Path) -> None:
+    driver = InlineFileDriver(tmp_path)
+    await driver.setup(create=True)
+    mine = await claim(driver, TASK)
+    await driver.append(TASK, "api", entries("a"), fence=mine.fence())
+    (head,) = head_files(tmp_path)
+    copied = head.read_bytes()
+    await driver.append(TASK, "api", entries("b"), fence=mine.fence())
+    head.write_bytes(copied)
+    assert await driver.append(TASK, "api", entries("c"), fence=mine.fence()) == []
+    assert ids_of(await driver.load(TASK, "api")) == ["a", "c"]
+
+
+async def test_files_that_are_not_of_the_store_are_left_alone(tmp_path: Path) -> None:
+    driver = InlineFileDriver(tmp_path)
+    await driver.setup(create=True)
+    await driver.append(TASK, "api", entries(*"abcdefgh", size=50), fence=None)
+    strangers: list[Path] = []
+    for path in paths_below(tmp_path):
+        if path.is_dir():
+            strangers += [path / name for name in (".DS_Store", "Icon", "x-y-z", "a" * 63)]
+    for path in strangers:
+        path.write_text("mine")
+    page = await driver.scan("task", where=Where(with_empty=True), after=None, limit=9)
+    assert [item.id for item in page.items] == ["t"]
+    assert await sweep_all(driver) == (0, 0)
+    assert all(path.read_text() == "mine" for path in strangers)
 
 
 async def test_a_record_whose_pieces_are_gone_is_corrupt(tmp_path: Path) -> None:

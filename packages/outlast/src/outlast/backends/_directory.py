@@ -4,7 +4,9 @@ import errno
 import os
 from contextlib import suppress
 from hashlib import sha256
+from pathlib import Path
 from secrets import token_hex
+from shlex import quote
 from typing import Final
 
 import msgspec
@@ -70,9 +72,12 @@ class StoreDirectory:
                 raise ConfigurationError(f"{self.root} is not a directory: use another path")
             missing = [path for path in self._markers if not self._is_marked(path, ticket)]
             if missing and not create:
+                option = (
+                    "" if self.namespace == "default" else f" --namespace {quote(self.namespace)}"
+                )
                 raise ConfigurationError(
-                    f"{self.root} is not set up for the namespace {self.namespace!r}: "
-                    "open it once with setup=True"
+                    f"{self.root} is not set up for the namespace {self.namespace!r}; open it once "
+                    f"with setup=True, or run: outlast setup {Path(self.root).as_uri()}{option}"
                 )
             if missing:
                 self._make_directories()

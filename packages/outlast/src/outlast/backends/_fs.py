@@ -24,12 +24,20 @@ _CLOEXEC: Final = getattr(os, "O_CLOEXEC", 0)
 _SHARING_RETRIES: Final = 20
 
 
+class Identity(NamedTuple):
+    """Tells a file from all others while it is open; the rest tells whether it was written to."""
+
+    device: int
+    inode: int
+    size: int
+    mtime_ns: int
+
+
 class Contents(NamedTuple):
-    """A file's bytes, its modification time, and its device and inode."""
+    """A file's bytes, and which file it was."""
 
     data: bytes
-    mtime_ns: int
-    file: tuple[int, int]
+    file: Identity
 
 
 class FileSystem:
@@ -119,17 +127,11 @@ class FileSystem:
                 parts.append(part)
                 missing -= len(part)
             data = b"".join(parts)
-        return Contents(data, status.st_mtime_ns, (status.st_dev, status.st_ino))
+        return Contents(data, _identity(status))
 
-    def identify(self, path: str) -> tuple[int, int]:
-        """Device and inode of a file."""
-        status = os.stat(path)
-        return status.st_dev, status.st_ino
-
-    def identify_open(self, fd: int) -> tuple[int, int]:
-        """Device and inode of an open file."""
-        status = os.fstat(fd)
-        return status.st_dev, status.st_ino
+    def identify(self, file: str | int) -> Identity:
+        """Which file has a name, or is open."""
+        return _identity(os.stat(file))
 
     def open_lock(self, path: str) -> int:
         """Open a lock file anew each time: so its lock excludes threads of one process, too."""
@@ -155,6 +157,10 @@ class FileSystem:
                 fcntl.flock(fd, fcntl.LOCK_UN)
         finally:
             os.close(fd)
+
+
+def _identity(status: os.stat_result) -> Identity:
+    return Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def explain(error: OSError, path: str) -> str:
@@ -188,4 +194,4 @@ def explain(error: OSError, path: str) -> str:
             return f"{place} cannot be used: {error.strerror or type(error).__name__}"
 
 
-__all__ = ["IN_FLIGHT_NS", "Contents", "FileSystem", "explain"]
+__all__ = ["IN_FLIGHT_NS", "Contents", "FileSystem", "Identity", "explain"]

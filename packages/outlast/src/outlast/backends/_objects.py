@@ -1,6 +1,8 @@
 """Heads and pieces as files: a directory per namespace, names of fixed length, fixed locks."""
 
 import os
+import re
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -10,7 +12,7 @@ from types import TracebackType
 from typing import Final
 from weakref import WeakSet
 
-from outlast.backends._fs import IN_FLIGHT_NS, Contents, FileSystem, explain
+from outlast.backends._fs import IN_FLIGHT_NS, Contents, FileSystem, Identity, explain
 from outlast.backends._threads import Pause, Ticket
 from outlast.driver import ScopeKind
 from outlast.errors import OutcomeUnknownError, UnavailableError
@@ -32,6 +34,8 @@ BUCKETS: Final = tuple(f"{number:02x}" for number in range(32))
 """Directories, lock files and floors are shared by the scopes of a bucket."""
 
 _FOLDERS: Final = ("task", "run", "piece", "floor", "lock")
+_HEAD_NAME: Final = re.compile(r"[0-9a-f]{64}")
+_PIECE_NAME: Final = re.compile(r"(task|run)-([0-9a-f]{64})-([0-9a-f]+)")
 _TEMPORARY: Final = ".tmp"
 _PROCESS: Final = token_hex(8)
 _numbers = count()
@@ -60,10 +64,10 @@ class OpenFile:
 
     __slots__ = ("__weakref__", "_fd", "_fs", "file")
 
-    def __init__(self, fs: FileSystem, fd: int, file: tuple[int, int]) -> None:
+    def __init__(self, fs: FileSystem, fd: int) -> None:
         self._fs = fs
         self._fd = fd
-        self.file: tuple[int, int] | None = file
+        self.file: Identity | None = fs.identify(fd)
 
     def close(self) -> None:
         """Close it; from then on it stands for nothing."""
@@ -81,16 +85,20 @@ class OpenFiles:
 
     def __init__(self) -> None:
         self._files: WeakSet[OpenFile] = WeakSet()
+        self._lock = threading.Lock()
 
-    def keep(self, fs: FileSystem, fd: int, file: tuple[int, int]) -> OpenFile:
+    def keep(self, fs: FileSystem, fd: int) -> OpenFile:
         """Take over an open file."""
-        opened = OpenFile(fs, fd, file)
-        self._files.add(opened)
+        opened = OpenFile(fs, fd)
+        with self._lock:
+            self._files.add(opened)
         return opened
 
     def close(self) -> None:
         """Close all, also those that somebody still refers to, such as a traceback."""
-        for opened in list(self._files):
+        with self._lock:
+            files = list(self._files)
+        for opened in files:
             opened.close()
 
 
@@ -164,7 +172,7 @@ class FileStore(ObjectStore):
             if found is None:
                 return None
             fd, contents = found
-        return Stored(contents.data, self._token(contents.data, fd, contents.file))
+            return Stored(contents.data, self._token(contents.data, fd))
 
     async def is_current(self, key: str, token: object) -> bool | None:
         assert isinstance(token, _Token)
@@ -230,7 +238,9 @@ class FileStore(ObjectStore):
             if behind and bucket < _bucket_of_digest(behind):
                 continue
             names = self._list(os.path.join(self._path, kind, bucket))
-            keys += [f"{kind}/{name}" for name in names if name > behind and "." not in name]
+            keys += [
+                f"{kind}/{name}" for name in names if name > behind and _HEAD_NAME.fullmatch(name)
+            ]
             if len(keys) >= limit:
                 break
         return keys[:limit]
@@ -246,9 +256,11 @@ class FileStore(ObjectStore):
             for name in self._list(folder):
                 if bucket == first and name <= behind:
                     continue
-                kind, digest, piece = name.split("-")
+                if (parts := _PIECE_NAME.fullmatch(name)) is None:
+                    continue
+                kind, digest, piece = parts.groups()
                 with suppress(FileNotFoundError), _Explained(folder):
-                    age = now - os.stat(os.path.join(folder, name)).st_mtime
+                    age = max(0.0, now - os.stat(os.path.join(folder, name)).st_mtime)
                     found.append(Candidate(f"{kind}/{digest}", piece, age))
                 if len(found) >= limit:
                     return Listing(found, f"{bucket}/{name}")
@@ -267,7 +279,7 @@ class FileStore(ObjectStore):
                 path = os.path.join(folder, name)
                 with suppress(FileNotFoundError), _Explained(path):
                     # Not the modification time: that of a file in flight is no time at all.
-                    if now - os.stat(path).st_ctime < older_than:
+                    if max(0.0, now - os.stat(path).st_ctime) < older_than:
                         continue
                     if not dry_run:
                         self._fs.unlink(path)
@@ -321,7 +333,7 @@ class FileStore(ObjectStore):
             raise
         try:
             contents = self._fs.read(fd)
-            if contents.mtime_ns == IN_FLIGHT_NS:
+            if contents.file.mtime_ns == IN_FLIGHT_NS:
                 self._settle(path, fd)
         except BaseException:
             self._fs.close(fd)
@@ -345,7 +357,6 @@ class FileStore(ObjectStore):
                 self._fs.write(fd, data)
                 self._fs.set_mtime(fd, IN_FLIGHT_NS)
                 self._fs.fsync(fd)
-                file = self._fs.identify_open(fd)
                 lock = await self._lock(bucket)
                 try:
                     if not self._is_at(path, token):
@@ -363,8 +374,7 @@ class FileStore(ObjectStore):
                 self._settle(path, fd)
             except OSError as error:
                 raise OutcomeUnknownError(explain(error, path)) from error
-            made = self._token(data, fd, file)
-            fd = _NO_FILE
+            made, fd = self._token(data, fd), _NO_FILE
             return made
         finally:
             if fd != _NO_FILE:
@@ -373,12 +383,12 @@ class FileStore(ObjectStore):
                 with suppress(OSError):
                     self._fs.unlink(temporary)
 
-    def _token(self, data: bytes, fd: int, file: tuple[int, int]) -> _Token:
+    def _token(self, data: bytes, fd: int) -> _Token:
         """A token that takes over an open file, where open files are in nobody's way."""
         if fd != _NO_FILE and not self._fs.renames_open_files:
             self._fs.close(fd)
             fd = _NO_FILE
-        opened = None if fd == _NO_FILE else self._files.keep(self._fs, fd, file)
+        opened = None if fd == _NO_FILE else self._files.keep(self._fs, fd)
         return _Token(data[:HEAD_STAMP], opened)
 
     def _rename(self, temporary: str, path: str) -> bool:
