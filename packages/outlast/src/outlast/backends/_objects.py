@@ -365,6 +365,9 @@ class FileStore(ObjectStore):
                         self._fs.close(fd)
                         fd = _NO_FILE
                     self._ticket.commit()
+                    if token is not None and token.opened is not None:
+                        # Before the renaming, which then frees the file: later that costs more.
+                        token.opened.close()
                     is_renamed = self._rename(temporary, path)
                 finally:
                     self._fs.close_lock(lock)

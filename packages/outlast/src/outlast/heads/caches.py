@@ -59,11 +59,12 @@ class LRU(Generic[KeyT, ValueT]):
 class KnownIds:
     """The ids in the pieces of one log, and which piece each is in."""
 
-    __slots__ = ("_beneath", "_ids", "leaf_of")
+    __slots__ = ("_beneath", "_ids", "_refs", "leaf_of")
 
     def __init__(self) -> None:
         self._beneath: dict[str, tuple[str, ...]] = {}
         self._ids: dict[str, Sequence[str]] = {}
+        self._refs: Sequence[Ref] = ()
         self.leaf_of: dict[str, str] = {}
 
     async def catch_up(self, store: ObjectStore, key: str, refs: Sequence[Ref]) -> None:
@@ -72,7 +73,10 @@ class KnownIds:
         Raises:
             MissingPieceError: The log was changed since its head was read.
         """
+        if refs is self._refs:
+            return
         if self._beneath.keys() == {ref.name for ref in refs}:
+            self._refs = refs
             return
         beneath: dict[str, tuple[str, ...]] = {}
         leaves: dict[str, Ref] = {}
@@ -86,6 +90,7 @@ class KnownIds:
         unknown = [ref for name, ref in leaves.items() if name not in self._ids]
         prefixes = await read_all(store, key, unknown, prefix=True) if unknown else []
         self._settle(
+            refs,
             beneath,
             {
                 ref.name: decode_ids(prefix, store.place(key, ref.name))
@@ -100,11 +105,16 @@ class KnownIds:
         beneath = {**self._beneath, **{name: (name,) for name in change.leaves}}
         for name, children in change.indexes.items():
             beneath[name] = tuple(chain.from_iterable(beneath[child] for child in children))
-        self._settle({ref.name: beneath[ref.name] for ref in change.log.refs}, change.leaves)
+        refs = change.log.refs
+        self._settle(refs, {ref.name: beneath[ref.name] for ref in refs}, change.leaves)
 
     def _settle(
-        self, beneath: dict[str, tuple[str, ...]], new: Mapping[str, Sequence[str]]
+        self,
+        refs: Sequence[Ref],
+        beneath: dict[str, tuple[str, ...]],
+        new: Mapping[str, Sequence[str]],
     ) -> None:
+        self._refs = refs
         self._beneath = beneath
         for leaf in self._ids.keys() - set(chain.from_iterable(beneath.values())):
             for entry_id in self._ids.pop(leaf):
