@@ -333,7 +333,7 @@ class DriverPersistence(PersistenceManager):
             entries = self._encode_messages(checked)
 
         async def append(send: Sender) -> None:
-            present: list[str] = []
+            present: dict[str, None] = {}  # in order, and quick to look up in large batches
             attempt = 0
             while True:
                 new = (
@@ -361,7 +361,7 @@ class DriverPersistence(PersistenceManager):
                             f"a different message with the id {entry.id!r} is in the log already; "
                             "nothing was appended"
                         )
-                    present.append(entry.id)
+                    present[entry.id] = None
 
         await self._calls.mutate(operation, scope, claim, append)
 
