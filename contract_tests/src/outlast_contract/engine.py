@@ -211,9 +211,9 @@ class Context:
         self.check = check
         self.settings = settings
         digest = hashlib.sha256(f"{settings.seed}/{check.name}".encode()).digest()
-        self.rng = random.Random(digest)
+        self.rng: random.Random = random.Random(digest)
         self.namespaces: list[str] = []
-        self.namespace = self.new_namespace()
+        self.namespace: str = self.new_namespace()
         self.notes: list[tuple[str, str]] = []
         self._clients: list[outlast.Backend] = []
         self._names = 0

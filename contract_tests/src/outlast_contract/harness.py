@@ -102,7 +102,7 @@ class UrlHarness(Harness):
 
     def __init__(self, url: str, **options: Any) -> None:
         """Keep the URL and the keywords for ``outlast.open_backend``; no I/O."""
-        self.url = url
+        self.url: str | None = url
         self.options: Mapping[str, Any] = options  # type: ignore[misc]
 
 

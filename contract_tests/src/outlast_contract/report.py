@@ -51,7 +51,7 @@ class Report:
 
     def __init__(self, results: Iterable[Result], *, subject: str = "", seed: int = 0) -> None:
         """Sum up results."""
-        self.results = tuple(results)
+        self.results: tuple[Result, ...] = tuple(results)
         self.subject = subject
         self.seed = seed
 

@@ -36,7 +36,7 @@ class TamperedDriver(Driver):
         """Stand before ``inner``, which stays open when this one is closed."""
         self._inner = inner
         self._step = step or _pass_on
-        self.name = inner.name
+        self.name: str = inner.name
         self.capabilities: Capabilities = inner.capabilities
         self.calls: list[str] = []
 
@@ -158,8 +158,8 @@ class Failures:
         """
         self._how = how
         self._only = only
-        self.left = count
-        self.failed = 0
+        self.left: int = count
+        self.failed: int = 0
 
     async def __call__(self, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
         is_meant = name == self._only if self._only else name in MUTATING

@@ -32,7 +32,7 @@ class Copy(outlast.Claim):
         """Make the copy of the mutation with the given number."""
         super().__init__(owner.scope, owner.epoch, owner.claim_id)
         self._fence = Fence(owner.epoch, owner.claim_id, seq, op)
-        self.used = False
+        self.used: bool = False
 
     def next_fence(self) -> Fence:
         self.used = True

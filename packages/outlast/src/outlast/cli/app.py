@@ -18,7 +18,7 @@ from outlast.url import redact
 
 ResultT = TypeVar("ResultT")
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     name="outlast",
     help="Storage with which LLM agents outlast their process.",
     no_args_is_help=True,

@@ -33,7 +33,7 @@ class Worker:
     """A worker process; made by `start`."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.name = "?"
+        self.name: str = "?"
         self.events: list[AnyEvent] = []
         self._process = process
         self._listener: Callable[[AnyEvent], None] | None = None
@@ -93,7 +93,8 @@ class Worker:
             name: For people.
             listener: Called with everything that it says from now on.
         """
-        self.name, self._listener = name, listener
+        self.name = name
+        self._listener = listener
         self.events.clear()
         assert self._process.stdin is not None
         self._process.stdin.write(msgspec.json.encode(job) + b"\n")

@@ -87,7 +87,7 @@ class Run:
         self._timeline = timeline
         self._workers: list[Worker] = []
         self._survivor: Worker | None = None
-        self.outcome = Outcome(kill, stop)
+        self.outcome: Outcome = Outcome(kill, stop)
 
     async def play(self, first: Worker, crew: Crew) -> Outcome:
         """Play it; what goes wrong is among the outcome's problems.

@@ -65,10 +65,10 @@ class ReportingStore(outlast.StreamCheckpointStore):
     def __init__(self, store: outlast.StreamCheckpointStore, *, holds: bool) -> None:
         self._store = store
         self._holds = holds
-        self.turn = 0
+        self.turn: int = 0
         self.claimed: outlast.Claim | None = None
         self.latest: StreamCheckpoint | None = None
-        self.was_refused = False
+        self.was_refused: bool = False
 
     async def claim(
         self,
