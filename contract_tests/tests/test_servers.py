@@ -18,10 +18,13 @@ from outlast_contract.servers import (
     Server,
     ServerError,
     ServerUnavailable,
+    mongodb,
+    s3,
     shared_server,
     start_server,
 )
 from outlast_contract.servers._kinds import RECIPES
+from outlast_contract.servers.postgres import query
 from outlast_contract.servers.redis import ask
 
 PATIENCE = 20.0
@@ -33,6 +36,7 @@ SINGLE = [kind for kind, recipe in RECIPES.items() if recipe.nodes == 1]
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Give each test a folder of servers of its own, and check that nothing is left in it."""
     with tempfile.TemporaryDirectory(prefix="o") as folder:
+        Path(folder).chmod(0o711)  # PostgreSQL runs as somebody else.
         monkeypatch.setenv("TMPDIR", folder)
         monkeypatch.setattr(tempfile, "tempdir", None)
         monkeypatch.delenv("PYTEST_XDIST_TESTRUNUID", raising=False)
@@ -114,15 +118,65 @@ def test_a_stopped_server_answers_after_it_goes_on(server: Server) -> None:
     assert server.pid() == before
 
 
-@pytest.mark.parametrize("kind", ["redis", "valkey"])
-def test_redis_keeps_its_data_over_a_kill(kind: str) -> None:
+def redis_data(server: Server, value: str | None) -> str:
+    port = server.addresses[0][1]
+    return ask(port, f"SET key {value}" if value else "GET key")
+
+
+def postgres_data(server: Server, value: str | None) -> str:
+    port = server.addresses[0][1]
+    if value:
+        query(port, "outlast", f"CREATE TABLE t AS SELECT '{value}' AS v")
+    return query(port, "outlast", "SELECT v FROM t")[0].decode()
+
+
+def mariadb_data(server: Server, value: str | None) -> str:
+    host, port = server.addresses[0]
+    access = ["--host", host, "--port", str(port), "--user=outlast", "--password=outlast"]
+    create = f"CREATE TABLE t AS SELECT '{value}' AS v; " if value else ""
+    program = ["mariadb", "--no-defaults", *access, "outlast", "--execute"]
+    return subprocess.check_output([*program, f"{create}SELECT v FROM t"], text=True)
+
+
+def mongodb_data(server: Server, value: str | None) -> str:
+    port = server.addresses[0][1]
+    if value:
+        documents = mongodb.Array({"0": {"v": value}})
+        concern = {"w": "majority"}
+        mongodb.run(port, {"insert": "t", "documents": documents, "writeConcern": concern})
+    return mongodb.run(port, {"find": "t"}).decode("latin-1")
+
+
+DATA: dict[str, Callable[[Server, str | None], str]] = {
+    "redis": redis_data,
+    "valkey": redis_data,
+    "postgres": postgres_data,
+    "mariadb": mariadb_data,
+    "mongodb": mongodb_data,
+}
+
+
+@pytest.mark.parametrize("kind", DATA)
+def test_a_server_keeps_its_data_over_a_kill(kind: str) -> None:
     """What was acknowledged is there after SIGKILL and restart."""
     with own(kind) as server:
-        port = server.addresses[0][1]
-        assert ask(port, "SET key value") == "+OK"
+        DATA[kind](server, "kept")
         server.kill()
         server.restart()
-        assert ask(port, "GET key") == "value"
+        assert "kept" in DATA[kind](server, None)
+
+
+def test_an_s3_server_keeps_its_data_over_a_kill() -> None:
+    """What the filer holds, buckets are a part of, is there after SIGKILL and restart."""
+    with own("s3") as server:
+        filer = server.ports[s3.FILER]
+        assert s3.ask(filer, "PUT", "/buckets/outlast/key", b"kept")[0] < 300
+        server.kill()
+        server.restart()
+        assert s3.ask(filer, "GET", "/buckets/outlast/key") == (200, b"kept")
+        host, port = server.addresses[0]
+        assert host == "127.0.0.1"
+        assert s3.ask(port, "GET", "/outlast/key")[0] == 403, "it must ask for a signature"
 
 
 def test_arguments_reach_the_server_program() -> None:
@@ -141,6 +195,26 @@ def test_a_cluster_loses_and_gets_back_one_node() -> None:
         server.restart(1)
         for _, port in server.addresses:
             assert "cluster_state:ok" in ask(port, "CLUSTER INFO").splitlines()
+
+
+def test_a_replica_set_elects_another_primary() -> None:
+    """The primary is killed, another member takes over, and the first comes back as a secondary."""
+    with own("mongodb-replicas") as server:
+        ports = [port for _, port in server.addresses]
+
+        def primary() -> int:
+            for node, port in enumerate(ports):
+                with contextlib.suppress(OSError):
+                    if b"\x08isWritablePrimary\x00\x01" in mongodb.run(port, {"hello": 1}):
+                        return node
+            return -1
+
+        first = primary()
+        assert first >= 0
+        server.kill(first)
+        wait_until(lambda: primary() not in (-1, first), "another member is primary")
+        server.restart(first)
+        assert primary() >= 0
 
 
 def test_a_server_that_cannot_start_says_why() -> None:

@@ -89,6 +89,9 @@ class Keeper:
         """Kill every node."""
         for child in self._children:
             child.kill()
+        if self._ports:
+            for path in self._recipe.leftovers(self._ports):
+                path.unlink(missing_ok=True)
 
     def describe(self) -> dict[str, Any]:
         """What a user needs to know."""
@@ -96,6 +99,7 @@ class Keeper:
         return {
             "url": recipe.url(self._ports),
             "options": recipe.options(self._ports),
+            "ports": self._ports,
             "addresses": [
                 address(self._ports, node, recipe.ports_per_node) for node in range(recipe.nodes)
             ],

@@ -48,7 +48,7 @@ class Recipe(abc.ABC):
         Args:
             arguments: Given to each server process, behind our own.
         """
-        self.arguments = tuple(arguments)
+        self.arguments: tuple[str, ...] = tuple(arguments)
 
     @abc.abstractmethod
     def find(self, search: Search) -> bool:
@@ -75,6 +75,10 @@ class Recipe(abc.ABC):
     def is_ready(self, ports: Sequence[int]) -> bool:
         """Whether the server as a whole serves; asked after `settle` and after each restart."""
         return True
+
+    def leftovers(self, ports: Sequence[int]) -> Sequence[Path]:
+        """What a killed server leaves outside its folder."""
+        return ()
 
     @abc.abstractmethod
     def url(self, ports: Sequence[int]) -> str:

@@ -35,6 +35,7 @@ class Server:
         url: For ``outlast.open_backend``.
         options: Keywords that go with ``url``.
         addresses: Host and port of each node.
+        ports: All ports that its processes listen on.
         is_external: Whether somebody else started it: then it cannot be killed, stopped or
             restarted from here.
     """
@@ -43,6 +44,7 @@ class Server:
     url: str
     options: Mapping[str, str]
     addresses: Sequence[tuple[str, int]]
+    ports: Sequence[int]
     is_external: bool
 
     def __init__(self, kind: str, connection: socket.socket | None, url: str | None = None) -> None:
@@ -50,11 +52,12 @@ class Server:
         self.kind = kind
         self._connection = connection
         self.is_external = connection is None
-        described: dict[str, Any] = {"url": url, "options": {}, "addresses": []}
+        described: dict[str, Any] = {"url": url, "options": {}, "addresses": [], "ports": []}
         if connection is not None:
             self._answers = connection.makefile("rb")
             described = self._ask("describe")
         self.url = str(described["url"])
+        self.ports = list(described["ports"])
         self.options = dict(described["options"])
         self.addresses = [(host, port) for host, port in described["addresses"]]
 
