@@ -139,9 +139,11 @@ class MemoryDriver(Driver):
                 record.fence = fence
                 record.changed = time.monotonic()
             assert record is not None
-            if parent is not None:
+            value = _value(record, PRIMARY[scope.kind])
+            if parent is not None and value.data is None:
                 record.index = record.index._replace(parent=parent)
-            return _value(record, PRIMARY[scope.kind])
+                value = value._replace(parent=parent)
+            return value
 
     async def read(self, scope: Scope, register: str) -> Value:
         with self._store.lock:
