@@ -12,8 +12,9 @@ from typing import Final
 import msgspec
 
 from outlast.backends._fs import IN_FLIGHT_NS, FileSystem, explain
-from outlast.backends._objects import BUCKETS, FileStore, OpenFiles, folders
+from outlast.backends._objects import BUCKETS, FileStore, folders
 from outlast.backends._threads import Ticket
+from outlast.backends._tokens import OpenFiles
 from outlast.errors import (
     ConfigurationError,
     CorruptDataError,

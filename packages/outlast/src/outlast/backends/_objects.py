@@ -2,7 +2,6 @@
 
 import os
 import re
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -10,10 +9,10 @@ from itertools import count
 from secrets import token_hex
 from types import TracebackType
 from typing import Final
-from weakref import WeakSet
 
-from outlast.backends._fs import IN_FLIGHT_NS, Contents, FileSystem, Identity, explain
+from outlast.backends._fs import IN_FLIGHT_NS, Contents, FileSystem, explain
 from outlast.backends._threads import Pause, Ticket
+from outlast.backends._tokens import NO_FILE, OpenFiles, Token
 from outlast.driver import ScopeKind
 from outlast.errors import OutcomeUnknownError, UnavailableError
 from outlast.heads import (
@@ -39,7 +38,6 @@ _PIECE_NAME: Final = re.compile(r"(task|run)-([0-9a-f]{64})-([0-9a-f]+)")
 _TEMPORARY: Final = ".tmp"
 _PROCESS: Final = token_hex(8)
 _numbers = count()
-_NO_FILE: Final = -1
 _QUICK_TRIES: Final = 4
 _QUICK_WAIT: Final = 0.0002
 _LOCK_WAIT: Final = 0.001
@@ -54,67 +52,6 @@ def folders() -> Iterator[str]:
         if folder in ("task", "run", "piece"):
             for bucket in BUCKETS:
                 yield f"{folder}/{bucket}"
-
-
-class OpenFile:
-    """A head's file, kept open: so no other file can get its inode while that stands for the head.
-
-    Closed with the last token that has it, or by `OpenFiles.close`.
-    """
-
-    __slots__ = ("__weakref__", "_fd", "_fs", "file")
-
-    def __init__(self, fs: FileSystem, fd: int) -> None:
-        self._fs = fs
-        self._fd = fd
-        self.file: Identity | None = fs.identify(fd)
-
-    def close(self) -> None:
-        """Close it; from then on it stands for nothing."""
-        fd, self._fd, self.file = self._fd, _NO_FILE, None
-        if fd != _NO_FILE:
-            with suppress(OSError):
-                self._fs.close(fd)
-
-    def __del__(self) -> None:
-        self.close()
-
-
-class OpenFiles:
-    """The files that one driver keeps open."""
-
-    def __init__(self) -> None:
-        self._files: WeakSet[OpenFile] = WeakSet()
-        self._lock = threading.Lock()
-
-    def keep(self, fs: FileSystem, fd: int) -> OpenFile:
-        """Take over an open file."""
-        opened = OpenFile(fs, fd)
-        with self._lock:
-            self._files.add(opened)
-        return opened
-
-    def close(self) -> None:
-        """Close all, also those that somebody still refers to, such as a traceback."""
-        with self._lock:
-            files = list(self._files)
-        for opened in files:
-            opened.close()
-
-
-class _Token:
-    """Stands for a head: its first bytes, and its file where that can be kept open."""
-
-    __slots__ = ("opened", "stamp")
-
-    def __init__(self, stamp: bytes, opened: OpenFile | None = None) -> None:
-        self.stamp = stamp
-        self.opened = opened
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Token) and self.stamp == other.stamp
-
-    __hash__ = None  # type: ignore[assignment]  # compared only
 
 
 class _Explained:
@@ -175,7 +112,7 @@ class FileStore(ObjectStore):
             return Stored(contents.data, self._token(contents.data, fd))
 
     async def is_current(self, key: str, token: object) -> bool | None:
-        assert isinstance(token, _Token)
+        assert isinstance(token, Token)
         self._ticket.check()
         path = self._head(key)
         with _Explained(path):
@@ -185,11 +122,11 @@ class FileStore(ObjectStore):
         return await self._replace(self._head(key), data, None, bucket_of(key))
 
     async def swap(self, key: str, data: bytes, head: Head, token: object) -> object | None:
-        assert isinstance(token, _Token)
+        assert isinstance(token, Token)
         return await self._replace(self._head(key), data, token, bucket_of(key))
 
     async def delete(self, key: str, token: object) -> bool:
-        assert isinstance(token, _Token)
+        assert isinstance(token, Token)
         path = self._head(key)
         with _Explained(path):
             lock = await self._lock(bucket_of(key))
@@ -299,7 +236,7 @@ class FileStore(ObjectStore):
             raised = old.raised_to(floor)
             if raised == old:
                 return
-            token = None if data is None else _Token(data)
+            token = None if data is None else Token(data)
             if await self._replace(path, encode_floor(raised), token, bucket_of(key)):
                 return
 
@@ -341,15 +278,15 @@ class FileStore(ObjectStore):
         return fd, contents
 
     async def _replace(
-        self, path: str, data: bytes, token: _Token | None, bucket: str
-    ) -> _Token | None:
+        self, path: str, data: bytes, token: Token | None, bucket: str
+    ) -> Token | None:
         """Put a file with ``data`` in the place of the one that ``token`` stands for (or of none).
 
         Returns its token; ``None``: there is another one, nothing changed.
         """
         temporary = f"{path}.{_new_suffix()}{_TEMPORARY}"
         is_renamed = False
-        fd = _NO_FILE
+        fd = NO_FILE
         self._ticket.check()
         try:
             with _Explained(path):
@@ -363,7 +300,7 @@ class FileStore(ObjectStore):
                         return None
                     if not self._fs.renames_open_files:
                         self._fs.close(fd)
-                        fd = _NO_FILE
+                        fd = NO_FILE
                     self._ticket.commit()
                     if token is not None and token.opened is not None:
                         # Before the renaming, which then frees the file: later that costs more.
@@ -377,22 +314,22 @@ class FileStore(ObjectStore):
                 self._settle(path, fd)
             except OSError as error:
                 raise OutcomeUnknownError(explain(error, path)) from error
-            made, fd = self._token(data, fd), _NO_FILE
+            made, fd = self._token(data, fd), NO_FILE
             return made
         finally:
-            if fd != _NO_FILE:
+            if fd != NO_FILE:
                 self._fs.close(fd)
             if not is_renamed:
                 with suppress(OSError):
                     self._fs.unlink(temporary)
 
-    def _token(self, data: bytes, fd: int) -> _Token:
+    def _token(self, data: bytes, fd: int) -> Token:
         """A token that takes over an open file, where open files are in nobody's way."""
-        if fd != _NO_FILE and not self._fs.renames_open_files:
+        if fd != NO_FILE and not self._fs.renames_open_files:
             self._fs.close(fd)
-            fd = _NO_FILE
-        opened = None if fd == _NO_FILE else self._files.keep(self._fs, fd)
-        return _Token(data[:HEAD_STAMP], opened)
+            fd = NO_FILE
+        opened = None if fd == NO_FILE else self._files.keep(self._fs, fd)
+        return Token(data[:HEAD_STAMP], opened)
 
     def _rename(self, temporary: str, path: str) -> bool:
         try:
@@ -425,7 +362,7 @@ class FileStore(ObjectStore):
             self._fs.close(fd)
             raise
 
-    def _is_at(self, path: str, token: _Token | None) -> bool:
+    def _is_at(self, path: str, token: Token | None) -> bool:
         """Whether ``token`` stands for the file of this name; ``None``: whether there is none."""
         try:
             file = None if token is None or token.opened is None else token.opened.file
@@ -442,7 +379,7 @@ class FileStore(ObjectStore):
     def _settle(self, path: str, fd: int) -> None:
         """Make the name of an open file durable, and say so in its modification time."""
         self._fs.fsync_dir(_folder(path))
-        if fd != _NO_FILE:
+        if fd != NO_FILE:
             with suppress(OSError):  # Another user's file: then everybody looks after himself.
                 self._fs.set_mtime(fd, None)
 
@@ -492,4 +429,4 @@ def _bucket_of_digest(digest: str) -> str:
     return BUCKETS[int(digest[:2], 16) * len(BUCKETS) >> 8]
 
 
-__all__ = ["BUCKETS", "FileStore", "OpenFile", "OpenFiles", "bucket_of", "folders"]
+__all__ = ["BUCKETS", "FileStore", "bucket_of", "folders"]

@@ -9,8 +9,9 @@ from urllib.parse import unquote, urlsplit
 
 from outlast.backends._directory import StoreDirectory
 from outlast.backends._fs import FileSystem
-from outlast.backends._objects import FileStore, OpenFiles
+from outlast.backends._objects import FileStore
 from outlast.backends._threads import Ticket, Workers
+from outlast.backends._tokens import OpenFiles
 from outlast.codec import Codec
 from outlast.contracts import DriverBackend
 from outlast.contracts.backend import check_timeout
