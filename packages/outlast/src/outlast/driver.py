@@ -308,8 +308,9 @@ class Driver(abc.ABC):
 
         Returns the primary register with the new fence, read in the same step (F5). ``parent``, if
         given, becomes the record's index attribute while that register is empty, so that a claimed
-        run without data is found; data are filed under what came with them (L3). A claim that changes the fence counts as a change for the age of the record (C5), and
-        resets ``seq`` to 0; no data changes (F3).
+        run without data is found; data are filed under what came with them (L3). A claim that
+        changes the fence counts as a change for the age of the record (C5), and resets ``seq`` to
+        0; no data changes (F3).
         """
 
     @abc.abstractmethod
