@@ -1,14 +1,17 @@
 """The checks, by subject; importing this package registers all of them."""
 
 from outlast_contract.checks import (
+    between,
     cancelling,
     cleanup,
     edges,
     fencing,
     ids,
     lifecycle,
+    limits,
     listing,
     logs,
+    mixtures,
     overtaking,
     processes,
     races,
@@ -20,14 +23,17 @@ from outlast_contract.checks import (
 )
 
 __all__ = [
+    "between",
     "cancelling",
     "cleanup",
     "edges",
     "fencing",
     "ids",
     "lifecycle",
+    "limits",
     "listing",
     "logs",
+    "mixtures",
     "overtaking",
     "processes",
     "races",
