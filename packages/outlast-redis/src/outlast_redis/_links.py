@@ -72,13 +72,20 @@ class LentConnections:
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool: Any = pool
+        # Before redis-py 5.3 it has to be told what for.
+        purpose = inspect.signature(self._pool.get_connection).parameters.get("command_name")
+        is_asked = purpose is not None and purpose.default is purpose.empty
+        self._purpose = ("EVALSHA",) if is_asked else ()
 
     async def acquire(self) -> Connection:
-        # Before redis-py 5.3 it asked what for.
-        parameters = inspect.signature(self._pool.get_connection).parameters
-        name = parameters.get("command_name")
-        purpose = ("EVALSHA",) if name is not None and name.default is name.empty else ()
-        return await self._pool.get_connection(*purpose)
+        connection = await self._pool.get_connection(*self._purpose)
+        try:
+            await freshen(connection)
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            await self.release(connection)
+            raise
+        return connection
 
     async def release(self, connection: Connection) -> None:
         # To its end even if the caller is cancelled: the pool counts what is out.
@@ -106,7 +113,7 @@ def _is_readable(connection: Connection) -> bool:
     """
     writer = getattr(connection, "_writer", None)
     transport = None if writer is None else writer.get_extra_info("socket")
-    if transport is None:
+    if transport is None or not hasattr(select, "poll"):  # Windows has none.
         return False
     poll = select.poll()
     poll.register(transport, select.POLLIN)
