@@ -1,5 +1,6 @@
 """The command `outlast`; see ``outlast --help``. Needs the extra ``cli``."""
 
+import io
 import sys
 
 _INSTALL = 'pip install "outlast[cli]"'
@@ -17,6 +18,9 @@ def main() -> None:
             file=sys.stderr,
         )
         raise SystemExit(2) from None
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # What the terminal's encoding lacks is no reason to die.
+        sys.stdout.reconfigure(errors="replace")
     app()
 
 

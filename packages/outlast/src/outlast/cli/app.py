@@ -106,13 +106,15 @@ def demo(
     try:
         code = run_demo(settings, Console(highlight=False))
     except UsageError as error:
-        fail(str(error), 2)
+        fail(f"Error: {error}", 2)
     except outlast.OutlastError as error:
         fail_with(error)
     except DemoError as error:
         fail(f"The demo cannot go on: {error}", 1)
     except asyncio.CancelledError:
         fail("stopped; everything was removed", 143)
+    except KeyboardInterrupt:
+        fail("interrupted", 130)
     raise typer.Exit(code)
 
 

@@ -28,6 +28,7 @@ from outlast.cli.demo.moments import (
 )
 from outlast.cli.demo.processes import Crew, Worker
 from outlast.cli.demo.report import (
+    SERIES_LEGEND,
     conclude,
     conversation_table,
     introduce,
@@ -197,6 +198,8 @@ async def _series(
                 timeline.replay()
             await _remove(site.backend)
     console.print(series_table(outcomes))
+    console.print()
+    console.print(SERIES_LEGEND, style="dim")
     return outcomes
 
 

@@ -37,7 +37,7 @@ def introduce(console: Console, site: Site, *, is_temporary: bool, seed: int | N
     grid.add_column(overflow="fold")
     grid.add_row("store", Text(f"{redact(site.url)}{' (temporary)' if is_temporary else ''}"))
     grid.add_row("namespace", Text(site.namespace))
-    grid.add_row("model", Text(f"{site.servers['A'].url}, through the openai client"))
+    grid.add_row("model", Text(f"scripted, at {site.servers['A'].url}, through the openai client"))
     grid.add_row("question", Text(script.CONVERSATION.question))
     if seed is not None:
         grid.add_row("moments", Text(f"drawn from seed {seed}"))
@@ -107,6 +107,12 @@ def series_table(outcomes: Sequence[Outcome]) -> Table:
     return table
 
 
+SERIES_LEGEND: Final = (
+    "killed, stopped: place and delta in the stream. early: before its first checkpoint; "
+    "end: its tool call complete. on disk: of the text + of the arguments."
+)
+
+
 def _where(moment: Moment) -> str:
     if moment.seconds is not None:
         return f"{moment.seconds:g} s"
@@ -151,4 +157,11 @@ def conclude(console: Console, outcomes: Sequence[Outcome]) -> int:
     return 1 if wrong else 0
 
 
-__all__ = ["conclude", "conversation_table", "introduce", "progress", "series_table"]
+__all__ = [
+    "SERIES_LEGEND",
+    "conclude",
+    "conversation_table",
+    "introduce",
+    "progress",
+    "series_table",
+]
