@@ -121,6 +121,8 @@ async def test_the_parent_of_a_claim_is_found_and_survives_the_data(driver: Driv
     page = await driver.scan("run", where=where, after=None, limit=5)
     assert [(item.id, item.value.parent) for item in page.items] == [("r", "t")]
     await driver.write(RUN, "checkpoint", b"c", fence=mine.fence(), index=Index("t2", None, 1))
+    stored = await _fence(driver, RUN)
+    assert (await driver.claim(RUN, stored.claim_id, parent="t4")).parent == "t2"
     await driver.write(RUN, "checkpoint", None, fence=mine.fence())
     await driver.remove(RUN, fence=mine.fence())
     assert (await driver.read(RUN, "checkpoint")).parent == "t2"

@@ -55,7 +55,9 @@ async def claim_record(
         # This claim made the record, and the floor was raised meanwhile: it claims again.
         stored = stored._replace(claim_id="")
     fence = next_claim(stored, claim_id, at_least, view.floor.epoch)
-    index = head.index if parent is None else head.index._replace(parent=parent)
+    index = head.index
+    if parent is not None and head.register(PRIMARY[head.kind]).is_empty:
+        index = index._replace(parent=parent)
     if fence == view.stored and index == head.index:
         return Change(await value_of(store, key, head, PRIMARY[head.kind]))
     changed_at = head.changed_at if fence == view.stored else await store.now()
