@@ -1,6 +1,7 @@
 """What the tests of this distribution share: harnesses, clients, a look past the driver."""
 
 import asyncio
+import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, ClassVar
@@ -96,10 +97,12 @@ class ClosingBackend(RedisBackend):
     def __init__(self, client: "Redis | RedisCluster", **options: Any) -> None:
         super().__init__(client=client, **options)
         self._client = client
+        self._process = os.getpid()
 
     async def aclose(self) -> None:
         await super().aclose()
-        await self._client.aclose()
+        if self._process == os.getpid():
+            await self._client.aclose()
 
 
 class DecodingHarness(RedisHarness):

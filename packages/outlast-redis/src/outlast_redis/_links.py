@@ -125,7 +125,12 @@ async def exchange(connection: Connection, commands: Sequence[Command]) -> list[
     answers: list[Any] = []
     try:
         packed = connection.pack_commands(commands)
+        task = asyncio.current_task()
+        cancels = task.cancelling() if task else 0
         await connection.send_packed_command(packed, check_health=False)
+        if task and task.cancelling() > cancels:
+            # A client with a socket timeout sends through wait_for(), which swallows it (X1).
+            raise asyncio.CancelledError
         for _ in commands:
             try:
                 answers.append(await connection.read_response(disable_decoding=True))

@@ -9,6 +9,7 @@ if epoch == 0 or stored[2] ~= ARGV[1] then
   end
   store({'epoch', digits(next), 'claim', ARGV[1], 'seq', '0', 'op', ''}, parts)
 end
-if ARGV[3] ~= '' then move(ARGV[3]) end
+-- What holds data is found by the parent that came with them.
+if ARGV[3] ~= '' and redis.call('HEXISTS', KEYS[1], ARGV[4]) == 0 then move(ARGV[3]) end
 return {'done', digits(now), unpack(redis.call('HMGET', KEYS[1], 'epoch', 'claim', 'seq', 'op',
   'parent', ARGV[4], ARGV[4] .. '.version', ARGV[4] .. '.time'))}
