@@ -29,9 +29,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="outlast-contract",
         description="Hold a storage backend of outlast to its contract, clause by clause. It "
-        "writes to random namespaces of its own in the store, and removes them.",
+        "writes to random namespaces of its own in the store, and empties them; what a store keeps "
+        "of an empty namespace stays.",
         epilog="Exit code 0: something was executed and no clause failed; 1: a clause failed, or "
-        "nothing was executed; 2: the store or the arguments cannot be used.",
+        "nothing was executed; 2: the store or the arguments cannot be used, or a report "
+        "cannot be written.",
     )
     parser.add_argument(
         "url", help="the store, such as memory://, file:///dir or sqlite:///file.db"
@@ -63,6 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read the output has seen enough; Python must not complain about it at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except KeyboardInterrupt:
+        print("\noutlast-contract: interrupted", file=sys.stderr)
+        return 130
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -76,6 +81,10 @@ def _run(arguments: Sequence[str] | None) -> int:
         value = getattr(options, name)
         if value is not None and value < 1:
             parser.error(f"--{name} must be at least 1")
+    for name in ("json", "junit"):
+        path = getattr(options, name)
+        if path is not None and not path.parent.is_dir():
+            parser.error(f"--{name} {path}: there is no directory {path.parent}")
     try:
         settings = Settings.from_environment(
             seed=options.seed, rounds=options.rounds, kills=options.kills
@@ -103,7 +112,12 @@ def _run(arguments: Sequence[str] | None) -> int:
     screen.show(report)
     for path, text in ((options.json, report.to_json), (options.junit, report.to_junit)):
         if path is not None:
-            path.write_text(text(), encoding="utf-8")
+            try:
+                path.write_text(text(), encoding="utf-8")
+            except OSError as error:
+                reason = f"the report cannot be written to {path}: {error.strerror}"
+                print(f"outlast-contract: {reason}", file=sys.stderr)
+                return 2
     return 0 if report.is_success else 1
 
 

@@ -6,12 +6,14 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from outlast_contract.clauses import CLAUSES, GROUPS, HEADLINES, OUT_OF_REACH
 from outlast_contract.engine import Result, all_checks
 
 ClauseStatus = Literal["verified", "failed", "not run"]
+
+NOT_CHOSEN: Final = "no check of it was chosen"
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ class Report:
         if not (passed or failed or not_run):
             known = any(clause in check.clauses for check in all_checks())
             gaps.append(
-                "no check of it was chosen"
+                NOT_CHOSEN
                 if known
                 else OUT_OF_REACH.get(clause, "no check of this release covers it")
             )
@@ -205,7 +207,10 @@ class Report:
             style = "verified" if verdict == "passed" else verdict
             found.append((f"{label:<18} {verdict:<8} {counts}", style))
         group = ""
+        not_chosen = [one.id for one in self.clauses.values() if one.reasons == (NOT_CHOSEN,)]
         for clause in self.clauses.values():
+            if clause.id in not_chosen:
+                continue
             if clause.id[0] != group:
                 group = clause.id[0]
                 found += [("", ""), (f"{group}  {GROUPS[group]}", "head")]
@@ -223,6 +228,11 @@ class Report:
                 found.append((f"{'':14} {text[:limit]}", ""))
             if len(shown) < len(clause.reasons):
                 found.append((f"{'':14} and {len(clause.reasons) - len(shown)} more (-v)", ""))
+        if not_chosen:
+            found += [
+                ("", ""),
+                (f"not run, since no check was chosen: {', '.join(not_chosen)}", ""),
+            ]
         return found
 
 
@@ -252,7 +262,8 @@ def summary(results: Sequence[Result]) -> str:
         for status in ("passed", "failed", "not run")
     }
     seconds = sum(result.seconds for result in results)
-    return f"{', '.join(f'{count} {name}' for name, count in counts.items())} in {seconds:.1f} s"
+    parts = ", ".join(f"{count} {name}" for name, count in counts.items())
+    return f"checks: {parts} in {seconds:.1f} s"
 
 
 __all__ = ["Clause", "ClauseStatus", "Report", "printable", "summary", "versions"]
