@@ -109,7 +109,7 @@ def series_table(outcomes: Sequence[Outcome]) -> Table:
 
 SERIES_LEGEND: Final = (
     "killed, stopped: place and delta in the stream. early: before its first checkpoint; "
-    "end: its tool call complete. on disk: of the text + of the arguments."
+    "end: its tool call complete. on disk: characters of the text + of the arguments."
 )
 
 
