@@ -1,9 +1,11 @@
 """End to end: the two contracts over a database file, a lent engine, and a URL."""
 
+import asyncio
 import importlib.metadata
 import logging
 import subprocess
 import sys
+import threading
 from datetime import timedelta
 from pathlib import Path
 
@@ -51,6 +53,19 @@ async def live(backend: outlast.Backend) -> None:
     report = await backend.sweep(older_than=timedelta(0))
     assert (report.tombstones, report.complete) == (2, True)
     assert (await tasks.claim_task("t")).epoch > claim.epoch
+
+
+def test_a_backend_whose_loop_has_ended_is_closed_in_another(path: Path) -> None:
+    """C7, X3: nothing that was opened stays."""
+    before = set(threading.enumerate())
+    backend = outlast.open_backend(f"sqlite:///{path}")
+    asyncio.run(backend.open())
+    opened = set(threading.enumerate()) - before
+    assert opened
+    asyncio.run(asyncio.wait_for(backend.aclose(), 10))
+    for thread in opened:
+        thread.join(5)
+        assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("url", ["sqlite:///{path}", "sqlite+aiosqlite:///{path}", "sqlite://"])

@@ -435,6 +435,57 @@ async def test_closing_waits_for_what_was_sent_and_lets_nothing_more_through(
         await backend.open()
 
 
+async def test_what_a_driver_cannot_release_is_told_as_an_error_of_outlast(
+    driver: FaultyDriver,
+) -> None:
+    async def broken() -> None:
+        raise RuntimeError("password=hunter2")
+
+    async def hanging() -> None:
+        await asyncio.Event().wait()
+
+    for release, cause in ((broken, RuntimeError), (hanging, TimeoutError)):
+        backend = DriverBackend(FaultyDriver(), timeout=0.1)
+        await backend.open()
+        backend.driver.aclose = release  # type: ignore[method-assign]
+        with pytest.raises(UnavailableError, match=cause.__name__) as caught:
+            await backend.aclose()
+        assert isinstance(caught.value.__cause__, cause)
+        assert (caught.value.operation, "hunter2" in str(caught.value)) == ("aclose", False)
+        await backend.aclose()
+
+
+def test_a_backend_whose_loop_has_ended_can_be_closed_in_another(driver: FaultyDriver) -> None:
+    backend = DriverBackend(driver)
+
+    async def first() -> None:
+        await backend.open()
+        driver.faults = ["hold"]
+        abandoned = asyncio.ensure_future(backend.persistence.append_api_message("t", message("a")))
+        await driver.holding.wait()
+        del abandoned
+
+    asyncio.run(first())
+    asyncio.run(asyncio.wait_for(backend.aclose(), 5))
+
+
+async def test_a_backend_is_not_closed_elsewhere_while_calls_are_under_way(
+    driver: FaultyDriver, backend: DriverBackend
+) -> None:
+    driver.faults = ["hold"]
+    write = asyncio.ensure_future(backend.persistence.append_api_message("t", message("a")))
+    await driver.holding.wait()
+
+    async def elsewhere() -> None:
+        with pytest.raises(NotSupportedError, match="under way in another event loop"):
+            await backend.aclose()
+
+    await asyncio.to_thread(asyncio.run, elsewhere())
+    driver.release.set()
+    await write
+    assert await ids(backend) == ["a"]
+
+
 async def test_nothing_is_left_behind(driver: FaultyDriver, backend: DriverBackend) -> None:
     before = asyncio.all_tasks()
     claim = await backend.persistence.claim_task("t")

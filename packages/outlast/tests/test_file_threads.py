@@ -277,6 +277,22 @@ async def test_a_driver_that_is_forgotten_leaves_no_threads(tmp_path: Path) -> N
     await wait_until(lambda: not any("outlast" in thread.name for thread in threading.enumerate()))
 
 
+def test_a_driver_whose_loop_ended_amid_calls_is_closed_in_another(tmp_path: Path) -> None:
+    driver = FileDriver(tmp_path, timeout=30)
+
+    async def use() -> None:
+        await driver.setup(create=True)
+        calls = [
+            asyncio.ensure_future(driver.append(TASK, "api", entries(str(number)), fence=None))
+            for number in range(20)
+        ]
+        await asyncio.sleep(0)
+        del calls
+
+    asyncio.run(use())
+    asyncio.run(asyncio.wait_for(driver.aclose(), 5))
+
+
 def test_a_driver_works_in_a_second_loop(tmp_path: Path) -> None:
     driver = HangingDriver(tmp_path)
 

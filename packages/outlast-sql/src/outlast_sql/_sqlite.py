@@ -194,7 +194,8 @@ class SqliteDriver(SqlDriver):
 
     async def _close(self, lanes: Sequence[Lane]) -> None:
         try:
-            if self._connecting is not None:
+            # One that is done may be of a loop that has ended, where nothing can be waited for.
+            if self._connecting is not None and not self._connecting.done():
                 await asyncio.wait([self._connecting])
             for lane in (*lanes, *self._lanes):
                 await lane.give_back()

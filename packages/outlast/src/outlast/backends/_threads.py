@@ -129,12 +129,15 @@ class Workers:
     async def aclose(self) -> None:
         """Wait for what runs, at most as long as a call may take, and end the threads."""
         self._is_closed = True
-        if self._steps:
-            await _ended(self._steps, self._timeout)
+        loop = asyncio.get_running_loop()
+        # Steps of a loop that has ended are never told that they have ended.
+        steps = [step for step in self._steps if step.loop is loop]
+        if steps:
+            await _ended(steps, self._timeout)
         self._stop()
         for thread in self._threads:
             # Idle threads end at once; one that hangs in a system call cannot be waited for.
-            thread.join(0.0 if self._steps else _JOIN)
+            thread.join(_JOIN if all(step.is_ended for step in steps) else 0.0)
         self._threads.clear()
 
     def __del__(self) -> None:

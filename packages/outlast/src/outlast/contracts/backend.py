@@ -1,6 +1,7 @@
 """What `open_backend` returns: the two contracts over one store, with its life cycle."""
 
 import abc
+import asyncio
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -18,7 +19,13 @@ from outlast.contracts.driver_persistence import DriverPersistence
 from outlast.contracts.persistence import PersistenceManager
 from outlast.contracts.records import Records
 from outlast.driver import Capabilities, Driver, SweepPage
-from outlast.errors import ClosedError, ConfigurationError, InvalidDataError
+from outlast.errors import (
+    ClosedError,
+    ConfigurationError,
+    InvalidDataError,
+    OutlastError,
+    UnavailableError,
+)
 from outlast.values import check_id
 
 _SWEEP_PAGE = 200
@@ -168,7 +175,8 @@ class DriverBackend(Backend):
         self._namespace = namespace
         self._create = setup
         self._strict = strict
-        self._calls = Calls(driver.name, check_timeout(timeout))
+        self._timeout = check_timeout(timeout)
+        self._calls = Calls(driver.name, self._timeout)
         self._records = Records(
             driver,
             self._calls,
@@ -222,11 +230,22 @@ class DriverBackend(Backend):
             self._calls.opened()
 
     async def aclose(self) -> None:
-        await self._calls.close()
+        with self._calls.describing("aclose", self._namespace):
+            await self._calls.close()
         if self._released or self._calls.is_forked:
             return
         self._released = True
-        await self._driver.aclose()
+        with self._calls.describing("aclose", self._namespace):
+            try:
+                # A driver may wait for what is under way as long as a call may take.
+                async with asyncio.timeout(2 * self._timeout):
+                    await self._driver.aclose()
+            except OutlastError:
+                raise
+            except Exception as error:
+                raise UnavailableError(
+                    f"not everything could be released: {type(error).__name__}; see the cause"
+                ) from error
 
     async def ping(self) -> None:
         await self._calls.read("ping", self._namespace, self._driver.ping)

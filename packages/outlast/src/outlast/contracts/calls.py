@@ -156,9 +156,20 @@ class Calls:
         self._state = "open"
 
     async def close(self) -> None:
-        """Let no new call through, and wait for those under way; each ends within its timeout."""
+        """Let no new call through, and wait for those under way; each ends within its timeout.
+
+        Raises:
+            NotSupportedError: Calls are under way in another event loop, which alone can wait for
+                them.
+        """
+        loop = self._loop
+        busy = loop is not None and self._in_flight and not self.is_forked and not loop.is_closed()
+        if busy and loop is not asyncio.get_running_loop():
+            raise NotSupportedError(
+                "the backend has calls under way in another event loop; close it in that one"
+            )
         self._state = "closed"
-        if self._idle is not None and self._in_flight and not self.is_forked:
+        if busy and self._idle is not None:
             self._idle.clear()
             await self._idle.wait()
 
