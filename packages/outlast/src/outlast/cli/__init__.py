@@ -1,6 +1,5 @@
 """The command `outlast`; see ``outlast --help``. Needs the extra ``cli``."""
 
-import io
 import sys
 
 _INSTALL = 'pip install "outlast[cli]"'
@@ -18,9 +17,10 @@ def main() -> None:
             file=sys.stderr,
         )
         raise SystemExit(2) from None
-    if isinstance(sys.stdout, io.TextIOWrapper):
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
         # What the terminal's encoding lacks is no reason to die.
-        sys.stdout.reconfigure(errors="replace")
+        reconfigure(errors="replace")
     app()
 
 
