@@ -87,6 +87,28 @@ async def delete_task_by_force_checks_a_claim_that_it_is_given(context: Context)
     expect_equal(await tasks.load_task_state("mine"), None, "state after a deletion by force")
 
 
+@check("A4", "F7", "C1")
+async def a_deletion_keeps_its_place_in_the_order_called(context: Context) -> None:
+    """What is called behind delete_task happens behind it, although a deletion has many steps."""
+    client, other = await context.open_many(2)
+    for who in ("a claim", "a client"):
+        task_id = f"deleted through {who}"
+        claim = await client.persistence.claim_task(task_id) if who == "a claim" else None
+        behind = other if claim else client
+        await client.persistence.append_api_message(task_id, api_of("old"), claim=claim)
+        for number in range(3):
+            await client.checkpoints.put(checkpoint_of(f"{who} {number}", "m", task_id))
+        await asyncio.gather(
+            client.persistence.delete_task(task_id, claim=claim),
+            behind.persistence.append_api_message(task_id, api_of("new"), claim=claim),
+        )
+        expect_equal(
+            await other.persistence.load_api_messages(task_id),
+            [api_of("new")],
+            f"messages after a deletion and an append called at once through {who}",
+        )
+
+
 @check("V7")
 async def an_instant_that_the_adapter_sets_is_checked_all_the_same(context: Context) -> None:
     """updated_at is overwritten by every write, but a naive datetime there is refused, too."""

@@ -44,14 +44,25 @@ class Mutation(Protocol[ResultT_co]):
 class Sender:
     """Sends the driver calls of one mutation; made by `Calls.mutate`."""
 
-    __slots__ = ("_claim", "_deadline", "_in_flight", "had_its_turn", "last", "unanswered")
+    __slots__ = (
+        "_claim",
+        "_has_begun",
+        "_in_flight",
+        "_limit",
+        "_timeout",
+        "deadline",
+        "last",
+        "unanswered",
+    )
 
-    def __init__(self, claim: Claim | None, deadline: float) -> None:
+    def __init__(self, claim: Claim | None, timeout: float) -> None:
         self._claim = claim
-        self._deadline = deadline
+        self._timeout = timeout
+        self._limit: asyncio.Timeout | None = None
         self._in_flight: bool = False
-        self.had_its_turn: bool = False
-        """Whether all earlier mutations of the same queues have ended."""
+        self._has_begun: bool = False
+        self.deadline: float = asyncio.get_running_loop().time() + timeout
+        """By the loop's clock."""
         self.unanswered: bool = False
         """Whether an attempt went unanswered: whatever follows, it may have been applied."""
         self.last: OutlastError | None = None
@@ -60,7 +71,25 @@ class Sender:
     @property
     def may_be_applied(self) -> bool:
         """Whether the mutation, abandoned now, could still take effect."""
-        return self._in_flight or self.unanswered
+        return self._in_flight or self.unanswered or self._has_begun
+
+    @property
+    def had_its_turn(self) -> bool:
+        """Whether all earlier mutations of the same queues have ended."""
+        return self._limit is not None
+
+    def start(self, limit: asyncio.Timeout) -> None:
+        """It is this mutation's turn, within ``limit``."""
+        self._limit = limit
+
+    def step(self) -> None:
+        """Begin the next step of a mutation of many: it has the time of a call to itself, and from
+        now on the whole may be applied in part.
+        """
+        self._has_begun = True
+        self.deadline = asyncio.get_running_loop().time() + self._timeout
+        if self._limit is not None:
+            self._limit.reschedule(self.deadline)
 
     async def __call__(self, call: Mutation[ResultT], *, repeatable: bool = False) -> ResultT:
         """Send one mutation and return its answer.
@@ -113,7 +142,7 @@ class Sender:
         One that was cut off by the deadline would turn "not applied" into "nobody knows".
         """
         now = asyncio.get_running_loop().time()
-        return attempt + 1 < MAX_ATTEMPTS and now - started < self._deadline - now
+        return attempt + 1 < MAX_ATTEMPTS and now - started < self.deadline - now
 
 
 class Calls:
@@ -216,18 +245,17 @@ class Calls:
         with self.describing(operation, key):
             if not setup:
                 self.check_usable()
-            deadline = asyncio.get_running_loop().time() + self._timeout
-            sender = Sender(None, deadline)
+            sender = Sender(None, self._timeout)
             self._in_flight += 1
             try:
-                async with asyncio.timeout_at(deadline):
+                async with asyncio.timeout_at(sender.deadline):
                     return await sender.ask(call)
             except OutlastError:
                 raise
             except Exception as error:
                 if (
                     isinstance(error, TimeoutError)
-                    and asyncio.get_running_loop().time() >= deadline
+                    and asyncio.get_running_loop().time() >= sender.deadline
                 ):
                     raise UnavailableError(self._too_slow(sender.last)) from error
                 raise UnavailableError(_unexpected(error)) from error
@@ -248,9 +276,7 @@ class Calls:
         """
         with self.describing(operation, scope.id):
             self.check_usable()
-            loop = asyncio.get_running_loop()
-            deadline = loop.time() + self._timeout
-            sender = Sender(claim, deadline)
+            sender = Sender(claim, self._timeout)
             queues = () if claim is None else (claim.turns(),)
             turns = self._turns.get(scope)
             if turns is None:
@@ -258,8 +284,8 @@ class Calls:
             ticket = Ticket(turns, *queues)
             ticket.done.add_done_callback(functools.partial(self._forget, scope))
             self._in_flight += 1
-            task = loop.create_task(
-                self._in_order(scope, ticket, sender, body, deadline), name=f"outlast-{operation}"
+            task = asyncio.create_task(
+                self._in_order(scope, ticket, sender, body), name=f"outlast-{operation}"
             )
             task.add_done_callback(functools.partial(self._ended, ticket))
             self._tasks.add(task)
@@ -290,14 +316,13 @@ class Calls:
         ticket: Ticket,
         sender: Sender,
         body: Callable[[Sender], Awaitable[ResultT]],
-        deadline: float,
     ) -> ResultT:
         try:
-            async with asyncio.timeout_at(deadline), ticket:
-                sender.had_its_turn = True
+            async with asyncio.timeout_at(sender.deadline) as limit, ticket:
+                sender.start(limit)
                 return await body(sender)
         except TimeoutError as error:
-            if asyncio.get_running_loop().time() >= deadline:
+            if asyncio.get_running_loop().time() >= sender.deadline:
                 if sender.may_be_applied:
                     raise OutcomeUnknownError(self._too_slow(sender.last)) from error
                 if sender.had_its_turn:
@@ -308,7 +333,7 @@ class Calls:
                 ) from error
             raise self._foreign(error, sender) from error
         except OutlastError as error:
-            if sender.unanswered and error.applied is False:
+            if sender.may_be_applied and error.applied is False:
                 if isinstance(error, UnavailableError):
                     raise OutcomeUnknownError(error.message) from error
                 error.applied = None

@@ -1,6 +1,6 @@
 """`StreamCheckpointStore` on top of any `Driver`."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime
 from functools import partial
 
@@ -11,7 +11,7 @@ from outlast.contracts.claim import Claim, check_at_least, check_scope, claim_id
 from outlast.contracts.records import Records, micros
 from outlast.contracts.runs import remove_runs
 from outlast.driver import MAX_EPOCH, Index, Scope, Value, Where
-from outlast.errors import FencedError
+from outlast.errors import FencedError, OutcomeUnknownError, OutlastError, UnavailableError
 from outlast.models import StreamCheckpoint
 from outlast.values import check_id, check_record
 
@@ -70,19 +70,39 @@ class DriverCheckpoints(StreamCheckpointStore):
     async def delete_thread(self, thread_id: str, *, force: bool = False) -> int:
         with self._calls.describing("delete_thread", thread_id):
             check_id(thread_id, "thread_id")
-        if force:
-            return await remove_runs(self._records, "delete_thread", thread_id, task_epoch=None)
+        has_begun = False
+
+        def step() -> None:
+            nonlocal has_begun
+            has_begun = True
+
+        with self._calls.describing("delete_thread", thread_id):
+            try:
+                if force:
+                    return await remove_runs(
+                        self._records, "delete_thread", thread_id, task_epoch=None, step=step
+                    )
+                return await self._remove_unclaimed(thread_id, step)
+            except UnavailableError as error:
+                if not has_begun:
+                    raise
+                raise OutcomeUnknownError(error.message) from error
+            except OutlastError as error:
+                if has_begun and error.applied is False:
+                    error.applied = None  # In part, it is applied (E2).
+                raise
+
+    async def _remove_unclaimed(self, thread_id: str, step: Callable[[], None]) -> int:
         where = Where(parent=thread_id)
         found = [item async for item in self._records.scan("delete_thread", "run", where)]
-        with self._calls.describing("delete_thread", thread_id):
-            for item in found:
-                if item.value.epoch and self._records.live(item.value) is not None:
-                    raise FencedError(
-                        "claimed",
-                        item.value.epoch,
-                        f"claimed: run {item.id!r} is owned through a claim, nothing was removed; "
-                        "pass force=True to fence the owners and remove all",
-                    )
+        for item in found:
+            if item.value.epoch and self._records.live(item.value) is not None:
+                raise FencedError(
+                    "claimed",
+                    item.value.epoch,
+                    f"claimed: run {item.id!r} is owned through a claim, nothing was removed; "
+                    "pass force=True to fence the owners and remove all",
+                )
         removed = 0
         for item in found:
             if item.value.epoch:
@@ -91,6 +111,7 @@ class DriverCheckpoints(StreamCheckpointStore):
             await self._calls.send(
                 "delete_thread", scope, None, partial(self._driver.remove, scope)
             )
+            step()
             removed += self._records.live(item.value) is not None
         return removed
 

@@ -21,6 +21,7 @@ from outlast.contracts.records import Records, micros
 from outlast.contracts.runs import remove_runs
 from outlast.driver import (
     MAX_EPOCH,
+    PRIMARY,
     Entry,
     Index,
     Item,
@@ -249,11 +250,17 @@ class DriverPersistence(PersistenceManager):
         if force:
             fence, _ = await self._records.claim("delete_task", scope, new_claim_id())
             claim = Claim(scope, fence.epoch, fence.claim_id, seq=fence.seq)
-        else:
-            await self._records.check_fence("delete_task", scope, claim, missing_is_fine=True)
         newest = None if claim is None else claim.epoch
-        await remove_runs(self._records, "delete_task", task_id, task_epoch=newest)
-        await self._calls.send("delete_task", scope, claim, partial(self._driver.remove, scope))
+
+        async def delete(send: Sender) -> None:
+            value = await send.ask(partial(self._driver.read, scope, PRIMARY["task"]))
+            _check_owner(value, claim)
+            await remove_runs(
+                self._records, "delete_task", task_id, task_epoch=newest, step=send.step
+            )
+            await send(partial(self._driver.remove, scope))
+
+        await self._calls.mutate("delete_task", scope, claim, delete)
 
     # Shared by the registers
 

@@ -103,15 +103,11 @@ class Records:
             operation, scope.id, partial(self.driver.read, scope, PRIMARY[scope.kind])
         )
 
-    async def check_fence(
-        self, operation: str, scope: Scope, claim: Claim | None, *, missing_is_fine: bool = False
-    ) -> None:
+    async def check_fence(self, operation: str, scope: Scope, claim: Claim) -> None:
         """Raise `FencedError` if a mutation through ``claim`` would be fenced now."""
         value = await self.read(operation, scope)
         with self.calls.describing(operation, scope.id):
-            if value.fence is None and missing_is_fine and claim is None:
-                return
-            admit(value.fence, None if claim is None else claim.next_fence())
+            admit(value.fence, claim.next_fence())
 
     async def scan(
         self, operation: str, kind: ScopeKind, where: Where, after: str | None = None

@@ -1,6 +1,7 @@
 """Removing the checkpoints of a task's runs, with their owners fenced before."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from outlast.contracts.claim import Claim, new_claim_id
@@ -9,12 +10,18 @@ from outlast.driver import MAX_EPOCH, Item, Scope, Value, Where
 from outlast.errors import CorruptDataError, DecryptionError, FencedError, UnsupportedVersionError
 from outlast.models import StreamCheckpoint
 
+_AT_ONCE = 16
 _ROUNDS = 10
 """How often an owner who claims the run again and again is fenced again."""
 
 
 async def remove_runs(
-    records: Records, operation: str, thread_id: str, *, task_epoch: int | None
+    records: Records,
+    operation: str,
+    thread_id: str,
+    *,
+    task_epoch: int | None,
+    step: Callable[[], None] = lambda: None,
 ) -> int:
     """Remove the checkpoints of a task's runs and fence every claim of these runs.
 
@@ -27,17 +34,36 @@ async def remove_runs(
         thread_id: The task's id.
         task_epoch: Leave runs alone that a newer claim of the task took over; ``None``: none is
             newer.
+        step: Called before some more runs are fenced.
 
     Returns:
         How many checkpoints there were.
     """
-    removed = 0
-    where = Where(parent=thread_id, with_empty=True)
-    async for item in records.scan(operation, "run", where):
-        removed += await _remove_run(
-            records, operation, item, lambda value: _is_newer(records, value, task_epoch)
+
+    async def remove(items: Sequence[Item]) -> int:
+        step()
+        removed = await asyncio.gather(
+            *(
+                _remove_run(
+                    records, operation, item, lambda value: _is_newer(records, value, task_epoch)
+                )
+                for item in items
+            ),
+            return_exceptions=True,
         )
-    return removed
+        for outcome in removed:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return sum(outcome is True for outcome in removed)
+
+    count = 0
+    items: list[Item] = []
+    async for item in records.scan(operation, "run", Where(parent=thread_id, with_empty=True)):
+        items.append(item)
+        if len(items) == _AT_ONCE:
+            count += await remove(items)
+            items.clear()
+    return count + (await remove(items) if items else 0)
 
 
 async def _remove_run(
