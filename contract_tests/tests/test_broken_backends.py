@@ -1,4 +1,4 @@
-"""The suite finds each broken backend, by the clause that it breaks, and by no other than those it names."""
+"""Each broken backend is found by the clause that it breaks, and by none that it does not name."""
 
 import pytest
 from broken_backends import MUTANTS, Mutant
@@ -51,7 +51,7 @@ def test_the_correct_backend_passes(seed: int) -> None:
 
 
 def test_every_clause_that_can_be_checked_here_is_broken_by_a_backend() -> None:
-    """No clause with a check goes without a defect that it must catch, those aside that need more."""
+    """No clause with a check goes without a defect to catch, those aside that need more."""
     elsewhere = {"C9", "D1", "E4", "E5", "E6", "P1"}
     broken = {mutant.breaks for mutant in MUTANTS.values()}
     checked = {clause for check in select_checks() for clause in check.clauses}

@@ -30,10 +30,14 @@ class _Forker:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
+        self._path: list[str] = []
 
     def fork(self, order: Mapping[str, Any]) -> None:
         process = self._process
         if process is None or self._owner != os.getpid() or process.poll() is not None:
+            process = self._start()
+        elif self._path != sys.path:
+            self._end(process, self._owner)
             process = self._start()
         assert process.stdin is not None
         process.stdin.write(json.dumps(order).encode() + b"\n")
@@ -47,7 +51,7 @@ class _Forker:
             stdin=subprocess.PIPE,
             env=environment,
         )
-        self._owner = os.getpid()
+        self._owner, self._path = os.getpid(), list(sys.path)
         atexit.register(self._end, self._process, self._owner)
         return self._process
 

@@ -151,7 +151,7 @@ class ARepetitionIsAppliedAgain(MemoryDriver):
 class PutGivesUpSilently(BrokenBackend):
     """put logs and returns when it is refused or the store is away."""
 
-    class checkpoints_class(DriverCheckpoints):  # noqa: N801 - the name is the kit's
+    class checkpoints_class(DriverCheckpoints):  # noqa: D106, N801 - the kit's part and name
         async def put(self, checkpoint, *, claim=None):
             try:
                 await super().put(checkpoint, claim=claim)
@@ -341,7 +341,7 @@ class TheClaimIdIsNotCompared(MemoryDriver):
 class ExpiryRemovesTheRecord(BrokenHarness):
     """The payload's expiry removes the whole record; put creates a missing record."""
 
-    class driver_class(MemoryDriver):  # noqa: N801 - the name is the kit's
+    class driver_class(MemoryDriver):  # noqa: D106, N801 - the kit's part and name
         ttl = None
 
         def _find(self, scope):

@@ -91,7 +91,7 @@ class IdsArePatterns(_Folded):
     """Braces in ids are taken for hash tags: what stands in them is the key."""
 
     def fold(self, id):
-        head, brace, rest = id.partition("{")
+        _, brace, rest = id.partition("{")
         tag, end, _ = rest.partition("}")
         return tag if brace and end and tag else id
 

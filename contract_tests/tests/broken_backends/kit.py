@@ -72,7 +72,7 @@ MUTANTS: dict[str, Mutant] = {}
 
 
 def mutant(breaks: str, *may_fail: str) -> Callable[[type], type]:
-    """Register a broken driver, backend, contract or codec; its docstring says what is wrong with it."""
+    """Register a broken driver, backend, contract or codec, whose docstring names the defect."""
 
     def register(part: type) -> type:
         body: dict[str, Any] = {}

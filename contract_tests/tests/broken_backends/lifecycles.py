@@ -1,6 +1,7 @@
 """Defects of deleting tasks, opening, closing and event loops."""
 
 import asyncio
+from typing import ClassVar
 
 from broken_backends.kit import BrokenBackend, BrokenHarness, forged, mutant
 from outlast.backends.memory import MemoryDriver
@@ -74,9 +75,9 @@ class DeletionRemovesRunsFirst(DriverPersistence):
 class ATraceIsKept(BrokenHarness):
     """Deleted messages stay in the store, where no reader looks."""
 
-    graves: dict = {}
+    graves: ClassVar = {}
 
-    class driver_class(MemoryDriver):  # noqa: N801 - the name is the kit's
+    class driver_class(MemoryDriver):  # noqa: D106, N801 - the kit's part and name
         async def remove(self, scope, *, fence):
             record = self._find(scope)
             logs = (
@@ -106,7 +107,7 @@ class TheSecondCloseRaises(BrokenBackend):
 class ACallAfterCloseReopens(BrokenBackend):
     """A call after close opens a new hidden connection."""
 
-    class persistence_class(DriverPersistence):  # noqa: N801 - the name is the kit's
+    class persistence_class(DriverPersistence):  # noqa: D106, N801 - the kit's part and name
         async def load_task_state(self, task_id):
             if self._calls.state == "closed":
                 self._calls._state = "open"
@@ -142,7 +143,7 @@ class ATaskIsLeftRunning(BrokenBackend):
 class StrictIsIgnored(BrokenHarness):
     """Hazards are warned of, and strict=True opens all the same."""
 
-    class driver_class(MemoryDriver):  # noqa: N801 - the name is the kit's
+    class driver_class(MemoryDriver):  # noqa: D106, N801 - the kit's part and name
         async def hazards(self):
             return ["an eviction policy is set"]
 
@@ -155,7 +156,7 @@ class StrictIsIgnored(BrokenHarness):
 class ASecondLoopGetsAForeignError(BrokenBackend):
     """Used from another event loop, a call fails with an error of asyncio."""
 
-    class persistence_class(DriverPersistence):  # noqa: N801 - the name is the kit's
+    class persistence_class(DriverPersistence):  # noqa: D106, N801 - the kit's part and name
         async def load_task_state(self, task_id):
             loop = self._calls._loop
             if loop is not None and loop is not asyncio.get_running_loop():
@@ -167,7 +168,7 @@ class ASecondLoopGetsAForeignError(BrokenBackend):
 class SetUpRaces(MemoryDriver):
     """Two set-ups at once: the second finds what it was about to create."""
 
-    _ready: set = set()
+    _ready: ClassVar = set()
 
     async def setup(self, *, create):
         key = (id(self._store), self._namespace)

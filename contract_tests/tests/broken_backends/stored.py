@@ -1,7 +1,9 @@
 """Defects of values on their way into the store and back."""
 
+import contextlib
 import re
 from datetime import datetime, timezone
+from typing import ClassVar
 
 import msgspec
 
@@ -27,7 +29,7 @@ class _Changed(Codec):
     """Changes the JSON value of each record before it is stored."""
 
     def encode(self, record):
-        data, size = super().encode(record)
+        data, _ = super().encode(record)
         head, newline, payload = data.partition(b"\n")
         changed = _walk(msgspec.json.decode(payload), self.change)
         data = head + newline + msgspec.json.encode(changed)
@@ -126,7 +128,7 @@ class LongTextIsCut(_Changed):
 class TheLimitIsNotChecked(BrokenHarness):
     """What is over the declared limit is stored all the same."""
 
-    class driver_class(MemoryDriver):  # noqa: N801 - the name is the kit's
+    class driver_class(MemoryDriver):  # noqa: D106, N801 - the kit's part and name
         capabilities = msgspec.structs.replace(
             MemoryDriver.capabilities, max_message_bytes=8 * 2**20
         )
@@ -141,7 +143,7 @@ class TheLimitIsNotChecked(BrokenHarness):
 class TheLimitIsSmall(BrokenHarness):
     """Records of more than 1 MiB are refused, though 16 MiB are declared."""
 
-    class driver_class(MemoryDriver):  # noqa: N801 - the name is the kit's
+    class driver_class(MemoryDriver):  # noqa: D106, N801 - the kit's part and name
         capabilities = msgspec.structs.replace(
             MemoryDriver.capabilities, max_message_bytes=16 * 2**20
         )
@@ -173,10 +175,8 @@ class WhatJsonCannotCarryIsChanged(DriverPersistence):
 
     async def save_task_input(self, task_id, task_input, *, claim=None):
         if isinstance(task_input, outlast.TaskInput):
-            try:
+            with contextlib.suppress(RecursionError):
                 task_input = msgspec.structs.replace(task_input, message=_plain(task_input.message))
-            except RecursionError:
-                pass
         await super().save_task_input(task_id, task_input, claim=claim)
 
 
@@ -185,10 +185,9 @@ class SurrogatesAreReplaced(DriverPersistence):
     """Half a surrogate pair is replaced by a question mark."""
 
     async def append_api_message(self, task_id, message, *, claim=None):
-        if isinstance(message, outlast.ApiMessage):
-            if isinstance(message.role, str):
-                role = message.role.encode(errors="replace").decode()
-                message = msgspec.structs.replace(message, role=role)
+        if isinstance(message, outlast.ApiMessage) and isinstance(message.role, str):
+            role = message.role.encode(errors="replace").decode()
+            message = msgspec.structs.replace(message, role=role)
         await super().append_api_message(task_id, message, claim=claim)
 
 
@@ -196,7 +195,7 @@ class SurrogatesAreReplaced(DriverPersistence):
 class TheStoreSharesItsObjects(DriverPersistence):
     """The memory store hands out its own objects."""
 
-    _held = {}
+    _held: ClassVar = {}
 
     async def load_task_input(self, task_id):
         found = await super().load_task_input(task_id)
@@ -213,7 +212,7 @@ class TheStoreSharesItsObjects(DriverPersistence):
 class UpdatesReturnWhatTheyWereGiven(DriverPersistence):
     """The state that an update returns shares objects with the next one."""
 
-    _last = {}
+    _last: ClassVar = {}
 
     async def load_task_state(self, task_id):
         found = await super().load_task_state(task_id)
