@@ -58,11 +58,12 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=55,
+        timeout=170,
     )
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(180)
 def test_the_backend_of_the_how_to_passes_the_contract_suite(tmp_path: Path) -> None:
     """Found by its URL, as the page says, it verifies clauses and fails none."""
     build_project(tmp_path)
