@@ -311,6 +311,7 @@ def test_a_server_named_by_the_environment_is_used_and_left_alone(
     with shared_server(kind) as server:
         assert server.url == "redis://127.0.0.1:1/5"
         assert server.is_external
+        assert server.addresses == [("127.0.0.1", 1)]
         with pytest.raises(ServerUnavailable, match=variable):
             server.kill()
     with pytest.raises(ServerUnavailable, match=variable):

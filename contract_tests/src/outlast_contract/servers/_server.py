@@ -10,6 +10,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
+from urllib.parse import urlsplit
 
 from outlast_contract.expect import NotRun
 from outlast_contract.servers._errors import ServerError
@@ -34,7 +35,7 @@ class Server:
         kind: Such as ``redis``.
         url: For ``outlast.open_backend``.
         options: Keywords that go with ``url``.
-        addresses: Host and port of each node.
+        addresses: Host and port of each node; of an external server as far as its URL has them.
         ports: All ports that its processes listen on.
         is_external: Whether somebody else started it: then it cannot be killed, stopped or
             restarted from here.
@@ -52,7 +53,12 @@ class Server:
         self.kind = kind
         self._connection = connection
         self.is_external = connection is None
-        described: dict[str, Any] = {"url": url, "options": {}, "addresses": [], "ports": []}
+        described: dict[str, Any] = {
+            "url": url,
+            "options": {},
+            "addresses": _named_in(url),
+            "ports": [],
+        }
         if connection is not None:
             self._answers = connection.makefile("rb")
             described = self._ask("describe")
@@ -137,6 +143,15 @@ class Server:
         if "error" in answer:
             raise ServerError(f"{self.kind}, {what}: {answer['error']}")
         return answer["ok"]
+
+
+def _named_in(url: str | None) -> list[tuple[str, int]]:
+    """The host and port of a URL that names one of each."""
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(url or "")
+        if parts.hostname and parts.port:
+            return [(parts.hostname, parts.port)]
+    return []
 
 
 _held: Final[dict[tuple[int, str, str], Server]] = {}
