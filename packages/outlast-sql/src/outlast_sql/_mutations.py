@@ -70,6 +70,9 @@ _SET_FIRST = (
 _CLEAR = (
     "UPDATE outlast_register SET version = version + 1, changed_at = ?, data = NULL WHERE sid = ?"
 )
+_HOLDS_REGISTER = (
+    "SELECT 1 FROM outlast_register WHERE sid = ? AND register = ? AND data IS NOT NULL"
+)
 _HOLDS_VALUE = "SELECT 1 FROM outlast_register WHERE sid = ? AND data IS NOT NULL LIMIT 1"
 
 _ENTRY = "SELECT data FROM outlast_entry WHERE sid = ? AND log = ? AND entry_id = ?"
@@ -135,13 +138,16 @@ def claim(
     now = microseconds()
     if head is None:
         _create(db, key, fence, encoded(parent), now)
-    elif fence is not stored:
-        kept = head.parent if parent is None else encoded(parent)
+        return read(db, key, register)
+    filed = encoded(parent)
+    if filed is None or db.execute(_HOLDS_REGISTER, (head.sid, register)).fetchone():
+        filed = head.parent  # Data are filed under what came with them.
+    if fence is not stored:
         empty_since = None if head.empty_since is None else now
         claimed = fence.epoch, fence.claim_id.encode(), fence.op.encode()
-        db.execute(_CLAIM, (*claimed, kept, empty_since, head.sid))
-    elif parent is not None and encoded(parent) != head.parent:
-        db.execute(_REINDEX, (encoded(parent), head.status, head.sid))
+        db.execute(_CLAIM, (*claimed, filed, empty_since, head.sid))
+    elif filed != head.parent:
+        db.execute(_REINDEX, (filed, head.status, head.sid))
     return read(db, key, register)
 
 
