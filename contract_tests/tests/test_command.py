@@ -1,130 +1,172 @@
-"""The command `outlast-contract`: its report, its exit codes, its words for wrong arguments."""
+"""The command ``outlast-contract``: what it runs, writes, prints and returns."""
 
 import json
-import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+from broken_backends import MUTANTS
 
+from outlast_contract import cli
 from outlast_contract.clauses import CLAUSES
-from outlast_contract.cli import main
-
-COMMAND = (sys.executable, "-m", "outlast_contract.cli")
 
 
-def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What the command says as it refuses its arguments."""
-    with pytest.raises(SystemExit) as refusal:
-        main(arguments)
-    assert refusal.value.code == 2
-    return capsys.readouterr().err.splitlines()[-1]
+def run(*arguments: str) -> int:
+    return cli.main(arguments)
 
 
-def test_a_chosen_clause_is_reported_and_the_others_are_named_together(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Each clause is in the report once; those without a chosen check share one line."""
-    assert main(["memory://", "--clause", "s5"]) == 0
+def test_a_clause_can_be_run_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """The summary opens with three lines, and the exit code says that no clause failed."""
+    assert run("memory://", "--clause", "s5", "--clause", "C2") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "No clause failed."
-    (others,) = (line for line in lines if line.startswith("not run, since no check was chosen: "))
-    not_chosen = others.partition(": ")[2].split(", ")
-    reported = [
-        line.split()[0] for line in lines if line.split()[:1] and line.split()[0] in CLAUSES
+    place = next(number for number, line in enumerate(lines) if line.startswith("Fencing (F)"))
+    assert [line.split()[0] for line in lines[place : place + 3]] == [
+        "Fencing",
+        "Atomicity",
+        "Cleanup",
     ]
-    assert "S5" in reported
-    assert sorted([*not_chosen, *reported]) == sorted(CLAUSES)
+    assert lines[-1] == "No clause failed."
+    assert any(line.startswith("S5   verified") for line in lines)
+    assert not any("\x1b" in line for line in lines)
 
 
-def test_nothing_to_run_is_no_success(capsys: pytest.CaptureFixture[str]) -> None:
-    """A clause that cannot be checked here (no URL with a password) ends with 1."""
-    assert main(["memory://", "--clause", "E4"]) == 1
+def test_reports_are_written(tmp_path: Path) -> None:
+    """As JSON and as JUnit XML."""
+    report, junit = tmp_path / "report.json", tmp_path / "junit.xml"
+    code = run(
+        "memory://", "--clause", "S5", "--seed", "3", "--json", str(report), "--junit", str(junit)
+    )
+    assert code == 0
+    found = json.loads(report.read_text())
+    assert (found["seed"], found["success"], found["subject"]) == (3, True, "memory://")
+    assert len(found["clauses"]) == len(CLAUSES)
+    assert ET.parse(junit).getroot().get("failures") == "0"
+
+
+def test_a_broken_backend_is_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 1, the clause, the check, and what was found."""
+    monkeypatch.setattr(cli, "harness_for", lambda url: MUTANTS["PutNeverCompares"].harness)
+    assert run("memory://", "--clause", "F2") == 1
+    output = capsys.readouterr().out
+    assert "FAIL" in output
+    assert "a_superseded_claim_cannot_write[put]" in output
+    assert "Fencing (F)        failed" in output
+    assert output.splitlines()[-1].startswith("FAILED: F2")
+
+
+def test_nothing_executed_is_no_success(capsys: pytest.CaptureFixture[str]) -> None:
+    """A clause without checks proves nothing."""
+    assert run("memory://", "--clause", "C9") == 1
     assert capsys.readouterr().out.splitlines()[-1] == "NOT RUN: nothing was executed"
 
 
-def test_reports_are_written_as_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """JSON has every clause, JUnit every check that was chosen."""
-    paths = [tmp_path / "report.json", tmp_path / "report.xml"]
-    given = ["--json", str(paths[0]), "--junit", str(paths[1])]
-    assert main(["memory://", "--clause", "S5", *given]) == 0
-    found = json.loads(paths[0].read_text(encoding="utf-8"))
-    assert [clause["id"] for clause in found["clauses"]] == list(CLAUSES)
-    suite = ET.fromstring(paths[1].read_text(encoding="utf-8"))
-    assert int(suite.attrib["tests"]) == len(found["checks"]) > 0
-    assert f"checks: {len(found['checks'])} passed, 0 failed" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("option", ["--json", "--junit"])
-def test_a_report_without_a_place_is_refused_before_the_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
-) -> None:
-    """Nobody waits for a run whose report is lost."""
-    path = tmp_path / "missing" / "report"
-    said = fails(capsys, "memory://", option, str(path))
-    assert said.endswith(f"{option} {path}: there is no directory {path.parent}")
-
-
-def test_a_report_that_cannot_be_written_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The report on the screen stays; the exit code is 2."""
-    assert main(["memory://", "--clause", "S5", "--json", str(tmp_path)]) == 2
-    shown = capsys.readouterr()
-    assert shown.err == (
-        f"outlast-contract: the report cannot be written to {tmp_path}: Is a directory\n"
-    )
-    assert "No clause failed." in shown.out
+def test_verbose_shows_each_check(capsys: pytest.CaptureFixture[str]) -> None:
+    """With what was not run, and why."""
+    assert run("memory://", "--clause", "E4", "--clause", "S5", "-v") == 1 - 1
+    output = capsys.readouterr().out
+    assert "pass    S5,C2" in output
+    assert "NOT RUN E4" in output
+    assert "the store's URL has no password" in output
 
 
 @pytest.mark.parametrize(
-    ("arguments", "text"),
+    "arguments",
     [
-        pytest.param(
-            ("memory://", "--clause", "ZZ9"), "no clause 'ZZ9'; there are F1", id="clause"
-        ),
-        pytest.param(("memory://", "--rounds", "0"), "--rounds must be at least 1", id="rounds"),
-        pytest.param(("memory://", "--tier", "slow"), "invalid choice: 'slow'", id="tier"),
-        pytest.param((), "required: url", id="no-url"),
+        ("memory://", "--clause", "Z9"),
+        ("memory://", "--tier", "faults"),
+        ("memory://", "--kills", "0"),
+        (),
     ],
+    ids=["unknown clause", "unknown tier", "no kills", "no url"],
 )
-def test_a_wrong_argument_is_named(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], text: str
+def test_bad_arguments_end_with_2(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Usage errors end with 2 and say what is wrong."""
-    assert text in fails(capsys, *arguments)
+    """The message names what there is."""
+    with pytest.raises(SystemExit) as ended:
+        run(*arguments)
+    assert ended.value.code == 2
+    assert "usage: outlast-contract" in capsys.readouterr().err
 
 
-def test_a_store_that_cannot_be_opened_is_said_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    "url",
+    ["nosuch://user:geheim@host/x", "memory", "file://relative", "memory://user:geheim@x"],
+)
+def test_a_store_that_cannot_be_opened_ends_with_2(
+    url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A bad URL and an unusable place end with 2 before any check."""
-    (tmp_path / "file").write_text("x")
-    for url, text in (
-        ("bogus://host", "no backend serves bogus:// URLs"),
-        ((tmp_path / "file").as_uri(), "is not a directory"),
-    ):
-        assert main([url]) == 2
-        shown = capsys.readouterr()
-        assert (shown.out, len(shown.err.splitlines())) == ("", 1)
-        assert text in shown.err
+    """It is said once, without the password."""
+    assert run(url) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("outlast-contract: ")
+    assert "geheim" not in captured.err + captured.out
 
 
-def test_an_interrupt_ends_the_run_in_words() -> None:
-    """Control-C ends with 130 and without a traceback."""
-    arguments = (*COMMAND, "memory://", "-v")
-    with subprocess.Popen(
-        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stderr is not None
-            assert process.stdout.readline().startswith("pass")
-            process.send_signal(signal.SIGINT)
-            process.stdout.read()
-            assert process.stderr.read().strip() == "outlast-contract: interrupted"
-            assert process.wait(timeout=30) == 130
-        finally:
-            process.kill()
+def test_bad_environment_ends_with_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings from the environment are checked like arguments."""
+    monkeypatch.setenv("OUTLAST_CONTRACT_SEED", "seven")
+    with pytest.raises(SystemExit) as ended:
+        run("memory://", "--clause", "S5")
+    assert ended.value.code == 2
+
+
+def test_a_file_store_is_left_without_data(tmp_path: Path) -> None:
+    """The command works in namespaces of its own and removes what it stored in them."""
+    store = tmp_path / "store"
+    assert run(f"file://{store}", "--clause", "A10", "--clause", "S5") == 0
+    left = b"".join(path.read_bytes() for path in store.rglob("*") if path.is_file())
+    assert b"api_message" not in left
+    assert b"task_state" not in left
+
+
+def test_it_works_without_pytest() -> None:
+    """Whoever runs the command needs no test framework."""
+    script = (
+        "import sys; sys.modules['pytest'] = None\n"
+        "from outlast_contract.cli import main\n"
+        "sys.exit(main(['memory://', '--clause', 'S5']))"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=60)
+
+
+def test_a_closed_pipe_ends_it_quietly() -> None:
+    """As when its output goes to a pager that was left."""
+    script = (
+        "import os, sys\n"
+        "from outlast_contract.cli import main\n"
+        "reader, writer = os.pipe(); os.dup2(writer, 1); os.close(reader); os.close(writer)\n"
+        "sys.exit(main(['memory://', '--clause', 'S5']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, timeout=60, check=False
+    )
+    assert done.stderr == b""
+
+
+def test_progress_and_colour_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A moving line and colours on a terminal; no colours with NO_COLOR."""
+    import io
+
+    class Terminal(io.StringIO):
+        encoding = "ascii"
+
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert run("memory://", "--clause", "S5") == 0
+    assert "\r\x1b[2K[1/" in terminal.getvalue()
+    assert "\x1b[32m" in terminal.getvalue()
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = Terminal()
+    monkeypatch.setattr(sys, "stdout", plain)
+    assert run("memory://", "--clause", "S5") == 0
+    assert "\x1b[32m" not in plain.getvalue()

@@ -238,10 +238,7 @@ class Report:
 
 def printable(text: str) -> str:
     """``text`` with what terminals and XML cannot carry written as escapes."""
-    return "".join(
-        one if one in "\n\t" or (one.isprintable() and one < "\ufffe") else ascii(one)[1:-1]
-        for one in text
-    )
+    return "".join(one if one in "\n\t" or one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 def versions() -> dict[str, str]:

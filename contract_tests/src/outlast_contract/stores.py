@@ -91,7 +91,7 @@ def harness_for(url: str) -> Callable[[], Harness]:
     each.
     """
     scheme = url.partition(":")[0].partition("+")[0].lower()
-    if scheme == "memory" and url.rstrip("/").lower() in ("memory:", "memory"):
+    if url.rstrip("/").lower() == "memory:":
         return MemoryHarness
     kind = _BY_SCHEME.get(scheme, UrlHarness)
     return lambda: kind(url)

@@ -1,0 +1,109 @@
+"""The suite in other people's pytest: silent where it is not used, complete where it is."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+STRANGER = """
+import sys
+
+def test_nothing_of_the_suite_is_loaded():
+    loaded = sorted(name for name in sys.modules if name.partition(".")[0].startswith("outlast"))
+    assert loaded in (["outlast_contract", "outlast_contract._pytest_plugin"], [])
+"""
+
+USER = """
+import outlast
+from outlast_contract import Harness, contract_suite
+
+
+class ThirdParty(Harness):
+    async def open(self, namespace):
+        return outlast.open_backend("memory://third-party", namespace=namespace)
+
+
+TestContract = contract_suite(ThirdParty, tiers=["race"])
+"""
+
+BROKEN = """
+from broken_backends import MUTANTS
+from outlast_contract import contract_suite
+
+TestContract = contract_suite(MUTANTS["LastZeroIsAll"].harness, tiers=["contract"])
+"""
+
+CHANGED = """
+import pytest
+from broken_backends import MUTANTS
+from outlast_contract import contract_suite
+
+NAME = "test_a10_the_newest_n_are_loaded_api"
+TestExpected = contract_suite(MUTANTS["LastZeroIsAll"].harness, xfail={NAME: "not done yet"})
+
+
+class TestChanged(contract_suite(MUTANTS["LastZeroIsAll"].harness)):
+    def test_a10_the_newest_n_are_loaded_api(self):
+        pass
+"""
+
+
+def project(folder: Path, text: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """Run pytest in a folder of its own, without this project's settings."""
+    (folder / "test_project.py").write_text(text)
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers --strict-config\n")
+    (folder / "conftest.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:asyncio"]
+    return subprocess.run(
+        [*command, *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_project_that_does_not_use_it_sees_nothing(tmp_path: Path) -> None:
+    """No output, no option, no mark, nothing imported but an empty package and a tiny module."""
+    done = project(tmp_path, STRANGER, "-v")
+    assert done.returncode == 0, done.stdout
+    outputs = [done.stdout]
+    outputs += [
+        project(tmp_path, STRANGER, option).stdout
+        for option in ("--help", "--markers", "--fixtures")
+    ]
+    for output in outputs:
+        # pytest itself lists all plugins that are installed.
+        lines = [line for line in output.splitlines() if not line.startswith("plugins:")]
+        assert not [line for line in lines if "outlast" in line or "contract" in line]
+
+
+@pytest.mark.parametrize("processes", ["0", "2"], ids=["alone", "with xdist"])
+def test_a_third_party_needs_no_settings(tmp_path: Path, processes: str) -> None:
+    """A harness of one method is enough, without any plugin for asyncio, and under pytest-xdist."""
+    done = project(tmp_path, USER, "-rs", "-n", processes, "-W", "error")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "contract: test_project.py::TestContract" in done.stdout
+    assert "Fencing (F)        passed" in done.stdout
+    assert "NOT RUN: needs Harness.url" in done.stdout
+
+
+def test_a_broken_backend_fails_with_its_clause(tmp_path: Path) -> None:
+    """The failing test names the clause; so does the summary."""
+    done = project(tmp_path, BROKEN, "-q", "-k", "newest_n or no_test_of")
+    assert done.returncode == 1
+    assert "[A10] last=0" in done.stdout
+    assert "Atomicity (A, S)   failed" in done.stdout
+
+
+def test_changed_and_expected_tests_are_shown(tmp_path: Path) -> None:
+    """An override fails; an expected failure does not, and counts as failed in the summary."""
+    done = project(tmp_path, CHANGED, "-v", "-k", "newest_n or no_test_of")
+    assert done.returncode == 1
+    assert "test_a10_the_newest_n_are_loaded_api was overridden" in done.stdout
+    assert "1 xfailed" in done.stdout
+    assert "(expected: not done yet)" in done.stdout
