@@ -1,12 +1,22 @@
 """Backends with one defect each, to show that the suite finds it, and by which clause."""
 
-from broken_backends import fences, identities, lifecycles, listings, logs, registers, stored
+from broken_backends import (
+    fences,
+    filings,
+    identities,
+    lifecycles,
+    listings,
+    logs,
+    registers,
+    stored,
+)
 from broken_backends.kit import MUTANTS, Mutant
 
 __all__ = [
     "MUTANTS",
     "Mutant",
     "fences",
+    "filings",
     "identities",
     "lifecycles",
     "listings",
