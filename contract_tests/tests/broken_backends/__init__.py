@@ -7,6 +7,7 @@ from broken_backends import (
     lifecycles,
     listings,
     logs,
+    pagings,
     registers,
     stored,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "lifecycles",
     "listings",
     "logs",
+    "pagings",
     "registers",
     "stored",
 ]
