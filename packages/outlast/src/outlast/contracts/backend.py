@@ -186,7 +186,8 @@ class DriverBackend(Backend):
         )
         self._persistence = DriverPersistence(self._records, self._initialize)
         self._checkpoints = DriverCheckpoints(self._records)
-        self._released = False
+        self._opening = asyncio.Lock()
+        self._release: asyncio.Task[None] | None = None
 
     @property
     def name(self) -> str:
@@ -215,37 +216,57 @@ class DriverBackend(Backend):
         return self._driver.capabilities
 
     async def open(self) -> None:
-        if self._calls.state == "open":
+        if self._is_open():
             return
         with self._calls.describing("open", self._namespace):
-            if self._calls.state == "closed":
-                raise ClosedError("the backend was closed; make a new one")
-            self._calls.bind()
-            try:
-                await self._set_up(create=self._create)
-                await self._report_hazards()
-            except BaseException:
-                await self.aclose()
-                raise
-            self._calls.opened()
+            # One after the other: whoever comes second finds it open.
+            async with self._opening:
+                if self._is_open():
+                    return
+                self._refuse_closed("was closed; make a new one")
+                self._calls.bind()
+                try:
+                    await self._set_up(create=self._create)
+                    self._refuse_closed("was closed while it was being opened")
+                    await self._report_hazards()
+                    self._refuse_closed("was closed while it was being opened")
+                except BaseException:
+                    await self.aclose()
+                    raise
+                self._calls.opened()
 
     async def aclose(self) -> None:
         with self._calls.describing("aclose", self._namespace):
             await self._calls.close()
-        if self._released or self._calls.is_forked:
-            return
-        self._released = True
-        with self._calls.describing("aclose", self._namespace):
-            try:
-                # A driver may wait for what is under way as long as a call may take.
-                async with asyncio.timeout(2 * self._timeout):
-                    await self._driver.aclose()
-            except OutlastError:
-                raise
-            except Exception as error:
-                raise UnavailableError(
-                    f"not everything could be released: {type(error).__name__}; see the cause"
-                ) from error
+            if self._calls.is_forked:
+                return
+            loop = asyncio.get_running_loop()
+            if self._release is None:
+                self._release = loop.create_task(self._release_driver(), name="outlast-aclose")
+                self._release.add_done_callback(_retrieve)
+            elif self._release.done() or self._release.get_loop() is not loop:
+                return
+            # Who gives up waiting leaves the release to its end; whoever comes next waits for it.
+            await asyncio.shield(self._release)
+
+    async def _release_driver(self) -> None:
+        try:
+            # A driver may wait for what is under way as long as a call may take.
+            async with asyncio.timeout(2 * self._timeout):
+                await self._driver.aclose()
+        except OutlastError:
+            raise
+        except Exception as error:
+            raise UnavailableError(
+                f"not everything could be released: {type(error).__name__}; see the cause"
+            ) from error
+
+    def _is_open(self) -> bool:
+        return self._calls.state == "open"
+
+    def _refuse_closed(self, what: str) -> None:
+        if self._calls.state == "closed":
+            raise ClosedError(f"the backend {what}")
 
     async def ping(self) -> None:
         await self._calls.read("ping", self._namespace, self._driver.ping)
@@ -298,6 +319,12 @@ class DriverBackend(Backend):
             raise ConfigurationError("; ".join(hazards))
         for hazard in hazards:
             _log.warning("%s, namespace %r: %s", self.name, self._namespace, hazard)
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """What a release ended with is told to whoever waits for it, and else to nobody."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _utc_now() -> datetime:
