@@ -98,7 +98,7 @@ class TheSecondCloseRaises(BrokenBackend):
     """The second close raises."""
 
     async def aclose(self):
-        if self._released:
+        if self._release is not None:
             raise ClosedError("closed already")
         await super().aclose()
 

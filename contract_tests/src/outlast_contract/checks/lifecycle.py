@@ -74,14 +74,14 @@ async def a_closed_backend_stays_closed(context: Context) -> None:
     await backend.open()
     await backend.ping()
     await backend.persistence.save_task_state("id", state_of("id", "kept"))
-    before = _descriptors()
+    before = descriptors()
     for _ in range(3):
         await backend.aclose()
     for name, call in CALLS.items():
         await refused(call(backend), ClosedError, f"{name} after aclose")
     await refused(backend.open(), ClosedError, "open after aclose")
     await backend.aclose()
-    after = _descriptors()
+    after = descriptors()
     expect(len(after) <= len(before), f"calls after aclose opened {sorted(after - before)}")
     other = await context.open()
     found = await other.persistence.load_task_state("id")
@@ -134,7 +134,7 @@ async def closing_waits_for_what_was_called(context: Context) -> None:
         expect_equal(log, kept, "the log after aclose, and the appends that were done")
 
 
-def _descriptors() -> set[str]:
+def descriptors() -> set[str]:
     """The files and sockets that this process has open, where that can be seen."""
     folder = Path("/proc/self/fd")
     found: set[str] = set()
@@ -159,24 +159,24 @@ async def nothing_is_left_open(context: Context) -> None:
     """After aclose no file, connection, thread or asyncio task of the backend is left, whatever
     had failed.
     """
-    if not _descriptors():
+    if not descriptors():
         context.note("open files cannot be seen on this platform")
     await _live(context)
     gc.collect()
-    files, threads = _descriptors(), _threads()
+    files, threads = descriptors(), _threads()
     for _ in range(5):
         await _live(context)
     gc.collect()
 
     async def settled() -> bool:
         rest = {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
-        return len(_descriptors()) <= len(files) and len(_threads()) <= len(threads) and not rest
+        return len(descriptors()) <= len(files) and len(_threads()) <= len(threads) and not rest
 
     what = "files, threads and tasks are as many as before"
     try:
         await eventually(settled, what, within=3)
     finally:
-        left = sorted(_descriptors() - files)[:5]
+        left = sorted(descriptors() - files)[:5]
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         new = [thread.name for thread in _threads() - threads]
         if not await settled():
