@@ -119,6 +119,18 @@ def make_folder(path: Path) -> None:
     path.mkdir()
 
 
+@pytest.mark.parametrize("size", [1, 15, 16, 99, 100])
+async def test_a_short_file_that_is_no_database_is_refused_and_kept(
+    size: int, tmp_path: Path
+) -> None:
+    """SQLite would take it for an empty database, and write over it."""
+    path = tmp_path / "notes.txt"
+    path.write_bytes(b"n" * size)
+    with pytest.raises(ConfigurationError, match="not an SQLite database"):
+        await set_up(path, create=True)
+    assert path.read_bytes() == b"n" * size
+
+
 def make_text(path: Path) -> None:
     path.write_text("this is no database, but it is long enough to be taken for one" * 20)
 

@@ -30,6 +30,7 @@ from outlast_sql._schema import SCHEMA_VERSION, create_statements, metadata
 
 ResultT = TypeVar("ResultT")
 
+_HEADER_BYTES: Final = 100
 _READERS: Final = 2
 _MAX_MESSAGE_BYTES: Final = 256 * 1024 * 1024
 """SQLite's own limit of a row is 1,000,000,000 bytes, unless it was built for less."""
@@ -269,12 +270,25 @@ def _create_engine(path: str | None, *, create: bool) -> AsyncEngine:
 def _try_to_open(path: str, uri: str) -> None:
     # A connection of aiosqlite that cannot be opened leaves a thread, which outlives a loop that
     # closes soon, and complains.
+    _refuse_foreign_file(Path(path))
     try:
         sqlite3.connect(uri, uri=True, timeout=0).close()
     except sqlite3.Error as error:
         if uri.endswith("=rw") and _is_missing(Path(path)):
             raise not_set_up(path, "there is no such file") from error
         raise translate(error, path) from error
+
+
+def _refuse_foreign_file(file: Path) -> None:
+    """SQLite itself takes a file that is shorter than its header for an empty database."""
+    try:
+        size = file.stat().st_size
+    except OSError:
+        return  # Missing or unreadable: opening says so, and why.
+    if 0 < size < _HEADER_BYTES and file.is_file():
+        raise ConfigurationError(
+            f"the file {str(file)!r} is not an SQLite database; name another path"
+        )
 
 
 def _is_missing(file: Path) -> bool:
