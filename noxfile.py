@@ -69,14 +69,21 @@ def types(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run every test against the installed distributions, servers included."""
     install_all(session, "./contract_tests[servers]", *TEST_TOOLS)
-    pytest(session, *TESTS)
+    pytest(session, "-m", "not long", *TESTS)
+
+
+@nox.session
+def mutants(session: nox.Session) -> None:
+    """Run the whole suite on each broken backend: nothing outside the named clauses may fail."""
+    install_all(session, *TEST_TOOLS)
+    pytest(session, "-m", "long", "contract_tests/tests")
 
 
 @nox.session
 def quick(session: nox.Session) -> None:
     """Run what needs no server and takes little time: under 90 seconds."""
     install_all(session, *TEST_TOOLS)
-    pytest(session, "-m", "not slow and not demo", *TESTS)
+    pytest(session, "-m", "not slow and not demo and not long", *TESTS)
 
 
 @nox.session
@@ -115,5 +122,5 @@ def dist(session: nox.Session) -> None:
     wheels = [f"{name}[sqlite]" if "outlast_sql-" in name else name for name in wheels]
     pip_install = (python, "-m", "pip", "install", "-q", "--constraint", constraints)
     session.run(*pip_install, *wheels, *TEST_TOOLS, external=True)
-    selection = ("-m", "not slow", "--numprocesses=2")
+    selection = ("-m", "not slow and not long", "--numprocesses=2")
     session.run(python, "-m", "pytest", *selection, *TESTS, *session.posargs, external=True)

@@ -27,7 +27,7 @@ def test_the_named_clause_fails(name: str) -> None:
     pytest.fail(f"{mutant.defect} {mutant.breaks} was not found broken, only {sorted(found)}")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_no_clause_outside_the_named_set_fails(name: str) -> None:
