@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import outlast
 from outlast.errors import ClosedError, InvalidDataError
 from outlast_contract.engine import Context, check
-from outlast_contract.expect import eventually, expect, expect_equal, fenced, refused
+from outlast_contract.expect import error_of, eventually, expect, expect_equal, refused
 from outlast_contract.mutations import api_of, checkpoint_of, state_of
 
 _NOW = timedelta(0)
@@ -62,11 +62,15 @@ async def more_than_there_is_gives_all(context: Context) -> None:
             InvalidDataError,
             f"iter_task_states(limit={bad!r})",
         )
+
+
+@check("C7")
+async def calls_that_ask_for_nothing_notice_a_closed_backend(context: Context) -> None:
+    """With limit=0, too, a closed backend raises ClosedError."""
+    client = await context.open()
     await client.aclose()
-    await refused(tasks.list_task_states(limit=0), ClosedError, "list after aclose", clause="C7")
-    await refused(
-        client.sweep(older_than=_NOW, limit=0), ClosedError, "sweep after aclose", clause="C7"
-    )
+    await refused(client.persistence.list_task_states(limit=0), ClosedError, "list after aclose")
+    await refused(client.sweep(older_than=_NOW, limit=0), ClosedError, "sweep after aclose")
 
 
 @check("C1")
@@ -83,8 +87,6 @@ async def delete_task_by_force_checks_a_claim_that_it_is_given(context: Context)
             f"delete_task by force, claim={other!r}",
         )
     expect(await tasks.load_task_state("mine"), "a refused deletion removed the task")
-    await tasks.delete_task("mine", claim=await tasks.claim_task("mine"), force=True)
-    expect_equal(await tasks.load_task_state("mine"), None, "state after a deletion by force")
 
 
 @check("A4", "F7", "C1")
@@ -98,14 +100,14 @@ async def a_deletion_keeps_its_place_in_the_order_called(context: Context) -> No
         await client.persistence.append_api_message(task_id, api_of("old"), claim=claim)
         for number in range(3):
             await client.checkpoints.put(checkpoint_of(f"{who} {number}", "m", task_id))
-        await asyncio.gather(
+        _, error = await asyncio.gather(
             client.persistence.delete_task(task_id, claim=claim),
-            behind.persistence.append_api_message(task_id, api_of("new"), claim=claim),
+            error_of(behind.persistence.append_api_message(task_id, api_of("new"), claim=claim)),
         )
-        expect_equal(
-            await other.persistence.load_api_messages(task_id),
-            [api_of("new")],
-            f"messages after a deletion and an append called at once through {who}",
+        log = await other.persistence.load_api_messages(task_id)
+        expect(
+            error is not None or api_of("new") in log,
+            f"an append called behind delete_task through {who} was done, then deleted as well",
         )
 
 
@@ -127,7 +129,7 @@ async def an_instant_that_the_adapter_sets_is_checked_all_the_same(context: Cont
 @check("C6", "C1", needs=["options"])
 async def an_expired_checkpoint_does_not_stop_delete_thread(context: Context) -> None:
     """A claimed run whose checkpoint has expired reads as ``None``: delete_thread counts only what
-    could still be read, and is stopped by nothing else; the fence stays.
+    could still be read, and is stopped by nothing else.
     """
     client = await context.open(checkpoint_ttl=timedelta(seconds=0.3))
     points = client.checkpoints
@@ -136,14 +138,11 @@ async def an_expired_checkpoint_does_not_stop_delete_thread(context: Context) ->
     await points.put(checkpoint_of("free", "m", "t"))
 
     async def expired() -> bool:
-        found = [await points.get(run_id) for run_id in ("owned", "free")]
-        return found == [None, None]
+        return [point async for point in points.iter_checkpoints(thread_id="t")] == []
 
     await eventually(expired, "checkpoints older than checkpoint_ttl read as None")
     expect_equal(await points.delete_thread("t"), 0, "checkpoints of a thread that have expired")
-    await fenced(points.put(checkpoint_of("owned", "n", "t")), "claimed", "an unclaimed put")
     expect_equal(await points.delete_thread("t", force=True), 0, "the same by force")
-    await fenced(points.put(checkpoint_of("owned", "n", "t"), claim=owner), "superseded", "a put")
 
 
 async def _drained(states: AsyncIterator[outlast.TaskState]) -> None:
