@@ -433,7 +433,7 @@ async def _take_over(client: outlast.Backend, task: Scope, run: Scope) -> None:
         await fill(client, scope, "taken over", owner)
 
 
-@check("X3", "D1", needs=["processes"])
+@check("F4", "X3", needs=["processes"])
 async def the_reach_is_as_declared(context: Context) -> None:
     """A backend of one process's reach shows nothing to another; any other shows all."""
     client = await context.open()
