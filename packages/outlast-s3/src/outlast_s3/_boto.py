@@ -1,0 +1,129 @@
+"""The one place that imports boto3 and botocore, which come without types."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import boto3.session  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
+import botocore.exceptions  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
+from botocore.config import (  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
+    Config,
+)
+
+_errors: Final[Any] = botocore.exceptions
+_session: Final[Any] = boto3.session
+
+Errors = tuple[type[Exception], ...]
+
+ANSWERED: Final[Errors] = (_errors.ClientError,)
+"""The store answered with an error."""
+
+NOT_SENT: Final[Errors] = (
+    _errors.EndpointConnectionError,
+    _errors.ConnectTimeoutError,
+    _errors.ProxyConnectionError,
+)
+"""There was no connection for this attempt."""
+
+UNANSWERED: Final[Errors] = (
+    _errors.HTTPClientError,
+    _errors.IncompleteReadError,
+)
+"""Something happened to a connection, at whatever time."""
+
+FAILED: Final[Errors] = (_errors.BotoCoreError,)
+"""The rest: credentials, parameters, configuration; nothing was sent."""
+
+
+class Settings:
+    """How a client is made; see `make_client`.
+
+    Args:
+        endpoint_url: Of a compatible store; ``None``: what the environment says, or AWS.
+        region: ``None``: what the environment says.
+        profile: Of the AWS configuration files.
+        addressing_style: ``path``, ``virtual`` or ``auto``.
+        credentials: ``aws_access_key_id`` and so on; without them boto3 looks for itself.
+        timeout: Seconds that one call may take.
+        connections: How many there may be at once.
+    """
+
+    def __init__(
+        self,
+        *,
+        endpoint_url: str | None,
+        region: str | None,
+        profile: str | None,
+        addressing_style: str | None,
+        credentials: Mapping[str, str],
+        timeout: float,
+        connections: int,
+    ) -> None:
+        """Keep them."""
+        # A compatible store is rarely reached by a host name of its own for each bucket.
+        default = "auto" if endpoint_url is None else "path"
+        self._endpoint_url = endpoint_url
+        self._region = region
+        self._profile = profile
+        self._credentials = dict(credentials)
+        self._config = Config(
+            # A repetition that the caller does not know of would look like a lost race.
+            retries={"total_max_attempts": 1, "mode": "standard"},
+            # Newer checksums than a compatible store may know are left out.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+            s3={"addressing_style": addressing_style or default},
+            connect_timeout=timeout / 4,
+            read_timeout=timeout * 0.7,
+            max_pool_connections=connections,
+        )
+
+    def make_client(self) -> Any:
+        """A client of boto3; reads files and may take a while."""
+        session = _session.Session(
+            profile_name=self._profile, region_name=self._region, **self._credentials
+        )
+        region = session.region_name
+        if region is None and self._endpoint_url is not None:
+            region = "us-east-1"  # Signatures need one; compatible stores take any.
+        return session.client(
+            "s3", endpoint_url=self._endpoint_url, region_name=region, config=self._config
+        )
+
+
+def attempts_of(client: Any) -> int:
+    """How often a client sends a request at most."""
+    retries: Any = client.meta.config.retries or {}
+    total = retries.get("total_max_attempts")
+    if total is None:
+        total = 1 + retries["max_attempts"] if "max_attempts" in retries else 5
+    return int(total)
+
+
+def connections_of(client: Any) -> int:
+    """How many connections a client keeps."""
+    return int(client.meta.config.max_pool_connections)
+
+
+def endpoint_of(client: Any) -> str:
+    """Where a client sends its requests."""
+    return str(client.meta.endpoint_url)
+
+
+def is_client(client: object) -> bool:
+    """Whether it is a client of boto3 for S3."""
+    meta = getattr(client, "meta", None)
+    model = getattr(meta, "service_model", None)
+    return getattr(model, "service_name", None) == "s3" and hasattr(client, "put_object")
+
+
+__all__ = [
+    "ANSWERED",
+    "FAILED",
+    "NOT_SENT",
+    "UNANSWERED",
+    "Settings",
+    "attempts_of",
+    "connections_of",
+    "endpoint_of",
+    "is_client",
+]

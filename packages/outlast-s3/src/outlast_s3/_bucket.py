@@ -1,0 +1,148 @@
+"""Requests to one bucket: boto3 in a bounded pool of threads, within the time of each call."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from email.utils import parsedate_to_datetime
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from outlast.errors import OutcomeUnknownError, UnavailableError
+from outlast.heads import StoreClock, moment
+from outlast_s3._boto import attempts_of, endpoint_of
+from outlast_s3._errors import refusal_of, response_of, translate
+
+_CLOCK_AGE: Final = 300.0
+"""Seconds for which the time in the answers is good; each answer brings it anew."""
+
+
+class Answer(NamedTuple):
+    """What the store answered.
+
+    Attributes:
+        fields: As boto3 returns them.
+        body: Of an object, read to its end.
+    """
+
+    fields: Mapping[str, Any]
+    body: bytes
+
+    @property
+    def etag(self) -> str:
+        """Stands for what is stored under the key now."""
+        return str(self.fields["ETag"])
+
+
+class Bucket:
+    """A bucket, and the threads in which boto3 works on it."""
+
+    def __init__(self, client: Any, name: str, described: str, threads: int) -> None:
+        """Make it; no I/O.
+
+        Args:
+            client: Of boto3.
+            name: Of the bucket.
+            described: Which bucket where, for people.
+            threads: How many requests may be under way at once; others wait.
+        """
+        self.described = described
+        self.threads = threads
+        self.address = endpoint_of(client), name
+        self._client = client
+        self._name = name
+        self._repeats = attempts_of(client) > 1
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="outlast-s3")
+        self._requests: set[asyncio.Future[Answer]] = set()
+        self._clock = StoreClock(resolution=1.0, max_age=_CLOCK_AGE)
+
+    async def send(
+        self,
+        deadline: float,
+        method: str,
+        parameters: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        changes: bool = False,
+    ) -> Answer | None:
+        """Send one request.
+
+        Args:
+            deadline: The `outlast.heads.moment` until which to wait. A request that was sent goes
+                on in its thread, and is told by its condition that it came too late.
+            method: Of the client.
+            parameters: Of the method, without the bucket.
+            changes: Whether an unanswered request leaves the outcome open.
+
+        Returns:
+            The answer; ``None``: a condition did not hold, or there is no such object.
+        """
+        request = self._pool.submit(self._work, method, parameters)
+        answer = asyncio.wrap_future(request)
+        self._requests.add(answer)
+        answer.add_done_callback(self._ended)
+        try:
+            await asyncio.wait([answer], timeout=max(0.0, deadline - moment()))
+        except asyncio.CancelledError:
+            request.cancel()
+            raise
+        if not answer.done():
+            raise self._late(request, changes=changes)
+        try:
+            return answer.result()
+        except Exception as error:
+            refusal = refusal_of(error)
+            # After a repetition that nobody asked for, it may be one's own success (E2).
+            if refusal is not None and refusal.is_race and not (changes and refusal.attempts):
+                return None
+            raise translate(
+                error, self.described, changes=changes, repeats=self._repeats
+            ) from error
+
+    def now(self) -> float:
+        """The store's time; that of this machine before the first answer."""
+        now = self._clock.now()
+        return time.time() if now is None else now
+
+    async def close(self, timeout: float) -> None:
+        """Wait for requests that nobody waits for any more, at most ``timeout`` seconds."""
+        if self._requests:
+            await asyncio.wait(self._requests, timeout=timeout)
+        # Idle threads end at once; one that still waits for an answer cannot be waited for.
+        self._pool.shutdown(wait=not self._requests, cancel_futures=True)
+
+    def _ended(self, answer: "asyncio.Future[Answer]") -> None:
+        self._requests.discard(answer)
+        if not answer.cancelled():
+            answer.exception()  # Nobody may be there to be told.
+
+    def _late(
+        self, request: "Future[Answer]", *, changes: bool
+    ) -> OutcomeUnknownError | UnavailableError:
+        if request.cancel():
+            return UnavailableError(
+                f"not sent: all {self.threads} connections to {self.described} are in use"
+            )
+        text = f"{self.described} did not answer in time"
+        return OutcomeUnknownError(text) if changes else UnavailableError(text)
+
+    def _work(self, method: str, parameters: Mapping[str, Any]) -> Answer:
+        """In a thread."""
+        sent = moment()
+        try:
+            fields = getattr(self._client, method)(Bucket=self._name, **parameters)
+            self._tell(fields, sent)
+            stream = fields.get("Body")
+            return Answer(fields, b"" if stream is None else stream.read())
+        except Exception as error:
+            self._tell(response_of(error), sent)
+            raise
+
+    def _tell(self, fields: Mapping[str, Any], sent: float) -> None:
+        headers = fields.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+        with contextlib.suppress(KeyError, ValueError):
+            told = parsedate_to_datetime(headers["date"]).timestamp()
+            self._clock.tell(told, sent=sent, received=moment())
+
+
+__all__ = ["Answer", "Bucket"]

@@ -1,0 +1,120 @@
+"""Errors of boto3 and answers of the store become outlast's here, and nowhere else (E3)."""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from outlast.errors import (
+    ConfigurationError,
+    OutcomeUnknownError,
+    OutlastError,
+    PayloadTooLargeError,
+    UnavailableError,
+)
+from outlast.url import redact
+from outlast_s3._boto import ANSWERED, FAILED, NOT_SENT, UNANSWERED
+
+_BUSY: Final = frozenset(
+    {"SlowDown", "TooManyRequests", "Throttling", "RequestLimitExceeded", "RequestTimeout"}
+)
+_TOO_LARGE: Final = frozenset({"EntityTooLarge", "MaxMessageLengthExceeded", "RequestTooLarge"})
+
+
+class Refusal(NamedTuple):
+    """An error that the store answered.
+
+    Attributes:
+        status: Of HTTP.
+        code: Of S3, such as ``NoSuchKey``.
+        text: The store's own words.
+        attempts: How often the request was repeated before.
+    """
+
+    status: int
+    code: str
+    text: str
+    attempts: int
+
+    @property
+    def is_race(self) -> bool:
+        """A condition did not hold, or could not be decided: stores differ in how they say so."""
+        return self.status in (409, 412) or self.is_missing
+
+    @property
+    def is_missing(self) -> bool:
+        """There is no such object."""
+        return self.status == 404 and self.code != "NoSuchBucket"
+
+
+def response_of(error: Exception) -> Mapping[str, Any]:
+    """The answer that is in an error; empty: there is none."""
+    return getattr(error, "response", {}) if isinstance(error, ANSWERED) else {}
+
+
+def refusal_of(error: Exception) -> Refusal | None:
+    """What the store answered; ``None``: it did not answer."""
+    response = response_of(error)
+    if not response:
+        return None
+    details, metadata = response.get("Error", {}), response.get("ResponseMetadata", {})
+    return Refusal(
+        int(metadata.get("HTTPStatusCode", 0)),
+        str(details.get("Code", "")),
+        redact(str(details.get("Message", ""))),
+        int(metadata.get("RetryAttempts", 0)),
+    )
+
+
+def translate(error: Exception, place: str, *, changes: bool, repeats: bool) -> OutlastError:
+    """What ``error`` means to a caller.
+
+    Args:
+        error: As raised by boto3.
+        place: Which bucket, for people.
+        changes: Whether the request changes a record, so that it matters if it goes unanswered.
+        repeats: Whether the client repeats requests by itself, so that an earlier attempt may have
+            been applied.
+    """
+    refusal = refusal_of(error)
+    if refusal is not None:
+        return _refused(refusal, place, changes=changes)
+    text = redact(str(error) or type(error).__name__)
+    if isinstance(error, NOT_SENT):
+        return _unanswered(f"{place} cannot be reached: {text}", changes=changes and repeats)
+    if isinstance(error, UNANSWERED):
+        return _unanswered(f"{place} did not answer: {text}", changes=changes)
+    if isinstance(error, FAILED):
+        return ConfigurationError(f"{place} cannot be used: {text}")
+    # Not its text: what it shows is not known.
+    return _unanswered(f"{place} failed: {type(error).__name__}", changes=changes)
+
+
+def _refused(refusal: Refusal, place: str, *, changes: bool) -> OutlastError:
+    code = refusal.code
+    shown = f"{refusal.text} ({code}, HTTP {refusal.status})"
+    if code in _TOO_LARGE:
+        return PayloadTooLargeError(f"{place} takes no object of this size: {shown}")
+    if code in _BUSY or refusal.status == 429:
+        return _unanswered(f"{place} is busy: {shown}", changes=changes and refusal.attempts > 0)
+    if code == "NoSuchBucket":
+        return ConfigurationError(f"{place} does not exist; create the bucket first: {shown}")
+    if code == "RequestTimeTooSkewed":
+        return ConfigurationError(
+            f"{place} refused the signature since the clock of this machine is wrong: {shown}"
+        )
+    if refusal.status in (401, 403):
+        return ConfigurationError(
+            f"{place} refused the credentials, or they lack the permission to get, put, delete and "
+            f"list: {shown}"
+        )
+    if code == "NotImplemented" or refusal.status == 501:
+        return ConfigurationError(f"{place} does not know the request: {shown}")
+    if refusal.status >= 500 or refusal.is_race:
+        return _unanswered(f"{place} failed: {shown}", changes=changes)
+    return ConfigurationError(f"{place} refused: {shown}")
+
+
+def _unanswered(text: str, *, changes: bool) -> OutlastError:
+    return OutcomeUnknownError(text) if changes else UnavailableError(text)
+
+
+__all__ = ["Refusal", "refusal_of", "response_of", "translate"]

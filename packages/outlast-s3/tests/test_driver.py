@@ -1,0 +1,254 @@
+"""Requests, names, listings, clocks and sweeps of the driver itself (S7, S9 to S11)."""
+
+import re
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from s3_support import (
+    HOST,
+    KEYS,
+    Forward,
+    HttpProxy,
+    Open,
+    Owner,
+    Request,
+    Weed,
+    claim_id,
+)
+
+import outlast
+from outlast import StreamCheckpoint
+from outlast.driver import Entry, Index, Scope, Where
+from outlast.errors import CorruptDataError
+from outlast.heads import key_of
+from outlast_s3 import S3Driver
+
+pytestmark = pytest.mark.s3
+
+TASK = Scope("task", "t")
+AWKWARD = ["m//n", "m/n", "a/", "/a", "..", "a\\b", "x" * 512, "\x00", "{", "%2F", "A", "a", "é"]
+
+
+async def test_each_mutation_and_read_is_one_request(open_driver: Open, proxy: HttpProxy) -> None:
+    """P1; and what a claim costs."""
+    driver = await open_driver(proxy.port)
+
+    async def requests(call: Any) -> list[str]:
+        proxy.requests.clear()
+        await call
+        return [line.partition(" ")[0] for line in proxy.requests]
+
+    assert await requests(driver.claim(TASK, claim_id(1))) == ["GET", "PUT", "GET"]
+    assert await requests(driver.claim(TASK, claim_id(2))) == ["GET", "PUT"]
+    owner = Owner((await driver.read(TASK, "state")).fence)
+    for number in range(5):
+        entry = [Entry(f"m{number}", b"x" * 500)]
+        append = driver.append(TASK, "api", entry, fence=owner.fence())
+        assert await requests(append) == ["PUT"]
+        index = Index("p", "s", number)
+        write = driver.write(TASK, "state", b"x" * 16_000, fence=owner.fence(), index=index)
+        assert await requests(write) == ["PUT"]
+    assert await requests(driver.read(TASK, "state")) == ["GET"]
+    assert await requests(driver.load(TASK, "api")) == ["GET"]
+    assert await requests(driver.replace(TASK, "api", [], fence=owner.fence())) == ["PUT"]
+    assert await requests(driver.remove(TASK, fence=owner.fence())) == ["PUT"]
+    free = Scope("run", "r")
+    await driver.write(free, "checkpoint", b"1", fence=None)
+    await driver.write(free, "checkpoint", b"2", fence=None)
+    large = driver.write(free, "checkpoint", b"x" * 200_000, fence=None)
+    assert await requests(large) == ["PUT"]
+
+
+async def test_names_of_objects_suit_any_store(
+    server: Weed, open_driver: Open, prefix: str
+) -> None:
+    """S11: of fixed form, whatever the ids are; and no two ids meet."""
+    driver = await open_driver()
+    for scope_id in AWKWARD:
+        for kind in ("task", "run"):
+            scope = Scope("task" if kind == "task" else "run", scope_id)
+            register = "state" if kind == "task" else "checkpoint"
+            value = f"{kind} {scope_id}".encode()
+            await driver.write(scope, register, value, fence=None)
+            await driver.write(scope, register, value + b"x" * 300_000, fence=None)
+    for scope_id in AWKWARD:
+        value = await driver.read(Scope("task", scope_id), "state")
+        assert value.data == f"task {scope_id}".encode() + b"x" * 300_000
+    page = await driver.scan("run", where=Where(), after=None, limit=99)
+    assert sorted(item.id for item in page.items) == sorted(AWKWARD)
+    names = list(server.objects(prefix))
+    assert len(names) >= 4 * len(AWKWARD)
+    for name in names:
+        assert re.fullmatch(r"[a-z0-9]+(/[a-z0-9.-]{1,120}){1,3}", name), name
+
+
+async def test_a_listing_of_several_pages_is_complete(open_driver: Open, proxy: HttpProxy) -> None:
+    """S9: a store may answer with fewer than it was asked for."""
+
+    async def short(request: Request, forward: Forward) -> bytes | None:
+        path = re.sub(r"max-keys=\d+", "max-keys=3", request.path)
+        return await forward(request.without(path=path))
+
+    proxy.always(lambda request: "list-type=2" in request.path, short)
+    driver = await open_driver(proxy.port)
+    expected = sorted(f"t{number}" for number in range(20))
+    for name in expected:
+        await driver.write(Scope("task", name), "state", b"x", fence=None)
+    found: list[str] = []
+    after: str | None = None
+    while True:
+        page = await driver.scan("task", where=Where(), after=after, limit=7)
+        found += [item.id for item in page.items]
+        after = page.next
+        if after is None:
+            break
+    assert sorted(found) == expected
+    assert len([line for line in proxy.requests if "list-type=2" in line]) >= 7
+
+
+async def test_no_two_versions_of_a_record_have_the_same_etag(
+    server: Weed, open_driver: Open, prefix: str
+) -> None:
+    """S7: A, B and A again."""
+    driver = await open_driver()
+    etags: list[str] = []
+    for data in (b"a", b"b", b"a", None, b"a"):
+        await driver.write(TASK, "state", data, fence=None)
+        (name,) = [name for name in server.objects(prefix) if "/task/" in name]
+        etags.append(server.client.head_object(Bucket=server.bucket, Key=name)["ETag"])
+    assert len(set(etags)) == len(etags)
+
+
+async def test_ages_count_by_the_clock_of_the_store(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C6: a client whose clock is days off gives and gets the same ages as others."""
+    options: dict[str, Any] = {"checkpoint_ttl": timedelta(hours=1), **KEYS}
+    async with outlast.open_backend(url, **options) as right:
+        # Signatures need the true time: only what the driver sees is wrong.
+        monkeypatch.setattr("outlast_s3._bucket.time.time", lambda: 86_400.0)
+        async with outlast.open_backend(url, **options) as wrong:
+            for writer, run_id in ((right, "r1"), (wrong, "r2")):
+                checkpoint = StreamCheckpoint(
+                    run_id=run_id, thread_id="t", message_id="m", model="x"
+                )
+                await writer.checkpoints.put(checkpoint)
+                for reader in (right, wrong):
+                    assert await reader.checkpoints.get(run_id) is not None
+        monkeypatch.undo()
+    assert time.time() > 86_400
+
+
+async def test_a_sweep_takes_debris_and_nothing_that_is_referenced(
+    server: Weed, open_driver: Open, prefix: str
+) -> None:
+    """C4: pieces of a writer that died before its swap, and what a broken set-up left."""
+    driver = await open_driver()
+    owner = Owner((await driver.claim(TASK, claim_id(1))).fence)
+    await driver.write(TASK, "state", b"s" * 100_000, fence=owner.fence())
+    entries = [Entry(f"m{number}", b"x" * 3000) for number in range(60)]
+    await driver.replace(TASK, "api", entries, fence=owner.fence())
+    real = server.objects(prefix)
+    folder = next(name for name in real if "/piece/" in name).rpartition("/")[0]
+    for scope in (TASK, Scope("run", "never was")):
+        name = f"{folder}/{key_of(scope).replace('/', '-')}-{'0' * 32}"
+        server.client.put_object(Bucket=server.bucket, Key=name, Body=b"x")
+    server.client.put_object(Bucket=server.bucket, Key=f"{prefix}/probe/{'0' * 32}", Body=b"x")
+    assert await _swept(driver, older_than=3600) == (0, 0)
+    assert await _swept(driver, older_than=0, dry_run=True) == (0, 3)
+    assert await _swept(driver, older_than=0) == (0, 3)
+    assert server.objects(prefix).keys() == real.keys()
+    assert await driver.load(TASK, "api") == entries
+    assert (await driver.read(TASK, "state")).data == b"s" * 100_000
+    await driver.write(TASK, "state", b"next", fence=owner.fence())
+
+
+async def test_nothing_of_a_deleted_task_is_left_after_a_sweep(
+    server: Weed, open_driver: Open, prefix: str
+) -> None:
+    """C3; and epochs go on behind the floor (C5)."""
+    driver, other = await open_driver(), await open_driver()
+    owner = Owner((await driver.claim(TASK, claim_id(1))).fence)
+    owner = Owner((await driver.claim(TASK, claim_id(2))).fence)
+    for number in range(70):
+        entry = [Entry(f"m{number}", b"x" * 2000)]
+        await driver.append(TASK, "api", entry, fence=owner.fence())
+    await driver.write(TASK, "state", b"x" * 50_000, fence=owner.fence())
+    await driver.remove(TASK, fence=owner.fence())
+    left = [name for name in server.objects(prefix) if "outlast.json" not in name]
+    assert [name.split("/")[-2] for name in left] == ["task"]
+    assert await _swept(other, older_than=0) == (1, 0)
+    left = [name for name in server.objects(prefix) if "outlast.json" not in name]
+    assert [name.split("/")[-2] for name in left] == ["floor"]
+    assert (await driver.claim(TASK, claim_id(3))).epoch == owner.epoch + 1
+    assert await driver.load(TASK, "api") == []
+
+
+async def test_a_stale_delete_of_a_sweep_is_refused(
+    server: Weed, open_driver: Open, proxy: HttpProxy
+) -> None:
+    """C5: the record came to life again after it was judged."""
+    driver, other = await open_driver(proxy.port), await open_driver()
+    owner = Owner((await driver.claim(TASK, claim_id(1))).fence)
+
+    async def late(request: Request, forward: Forward) -> bytes | None:
+        await other.write(TASK, "state", b"alive", fence=owner.fence())
+        return await forward(request)
+
+    proxy.once(lambda request: request.method == "DELETE" and "/task/" in request.path, late)
+    assert await _swept(driver, older_than=0) == (0, 0)
+    assert (await driver.read(TASK, "state")).data == b"alive"
+
+
+async def _swept(driver: S3Driver, *, older_than: float, dry_run: bool = False) -> Any:
+    tombstones = debris = 0
+    after: str | None = None
+    while True:
+        page = await driver.sweep(older_than=older_than, limit=50, dry_run=dry_run, after=after)
+        tombstones, debris = tombstones + page.tombstones, debris + page.debris
+        after = page.next
+        if after is None:
+            return tombstones, debris
+
+
+@pytest.mark.parametrize("kind", ["/task/", "/piece/"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "empty", "gone"])
+async def test_damage_is_never_called_missing(
+    server: Weed, open_driver: Open, prefix: str, kind: str, damage: str
+) -> None:
+    """V8; a head that is gone is a record that is gone."""
+    driver = await open_driver()
+    await driver.write(TASK, "state", b"x" * 100_000, fence=None)
+    ((name, data),) = [item for item in server.objects(prefix).items() if kind in item[0]]
+    where = {"Bucket": server.bucket, "Key": name}
+    if damage == "gone":
+        server.client.delete_object(**where)
+    else:
+        spoiled = {"cut": data[:-7], "changed": data[:-1] + b"!", "empty": b""}[damage]
+        server.client.put_object(**where, Body=spoiled)
+    if kind == "/task/" and damage == "gone":
+        assert (await driver.read(TASK, "state")).data is None
+        return
+    with pytest.raises(CorruptDataError, match=re.escape(name)):
+        await driver.read(TASK, "state")
+
+
+async def test_prefixes_and_namespaces_do_not_meet(
+    server: Weed, open_driver: Open, prefix: str
+) -> None:
+    one, two = await open_driver(namespace="a"), await open_driver(namespace="a ")
+    below = S3Driver.from_url(
+        f"s3://{server.bucket}/{prefix}/a?endpoint_url=http://{HOST}:{server.port}",
+        namespace="a",
+        **KEYS,
+    )
+    await below.setup(create=True)
+    await one.write(TASK, "state", b"1", fence=None)
+    for other in (two, below):
+        assert (await other.read(TASK, "state")).data is None
+        assert (await other.scan("task", where=Where(), after=None, limit=9)).items == []
+        await _swept(other, older_than=0)
+    assert (await one.read(TASK, "state")).data == b"1"
+    await below.aclose()

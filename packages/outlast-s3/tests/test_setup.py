@@ -1,0 +1,314 @@
+"""Opening: URLs, credentials, unfit stores, buckets that lose data (S3, S4, S6, S12, D2)."""
+
+import asyncio
+import json
+import logging
+import socket
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from s3_support import (
+    ACCESS,
+    HOST,
+    KEYS,
+    SECRET,
+    Forward,
+    HttpProxy,
+    Open,
+    Owner,
+    Request,
+    Weed,
+    answering,
+    claim_id,
+    client_for,
+    losing,
+)
+
+import outlast
+from outlast import TaskState
+from outlast.driver import Entry, Scope
+from outlast.errors import (
+    ClosedError,
+    ConfigurationError,
+    CorruptDataError,
+    OutlastError,
+    UnavailableError,
+    UnsupportedVersionError,
+)
+from outlast_s3 import S3Backend, S3Driver
+
+pytestmark = pytest.mark.s3
+
+
+def ignoring(*headers: str) -> Callable[[Request, Forward], Any]:
+    """A rule: the store does not know these headers."""
+
+    async def rule(request: Request, forward: Forward) -> bytes | None:
+        return await forward(request.without(*headers))
+
+    return rule
+
+
+def puts(request: Request) -> bool:
+    return request.method == "PUT"
+
+
+def deletes(request: Request) -> bool:
+    return request.method == "DELETE" and "if-match" in request.headers
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("s3://", "name of a bucket"),
+        ("s3://user:s3cret@bucket/x", "credentials go as keywords"),
+        ("s3://bucket:9000/x", "endpoint_url"),
+        ("s3://bucket/a//b", "prefix"),
+        ("s3://bucket/a/../b", "prefix"),
+        ("s3://bucket/a%20b", "prefix"),
+        ("s3://bucket/%C3%A9", "prefix"),
+        ("s3://bucket/" + "/".join(["x" * 190] * 4), "prefix"),
+        ("s3://bucket/x?unknown=1", "unknown option"),
+        ("s3://bucket/x?aws_secret_access_key=s3cret", "unknown option"),
+        ("s3://bucket/x?endpoint_url=localhost:9000", "http"),
+        ("s3://bucket/x?endpoint_url=http://me:s3cret@localhost:9000", "without credentials"),
+        ("s3://bucket/x?addressing_style=host", "addressing_style"),
+        ("s3://bucket/x?region=", "region"),
+        ("s3://name--use1-az4--x-s3/x", "directory bucket"),
+    ],
+    ids=lambda text: text.partition("//")[2][:40],
+)
+def test_a_url_that_does_not_fit_is_refused_before_anything_is_sent(url: str, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says) as caught:
+        outlast.open_backend(url)
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"unknown": "1"},
+        {"region": 5},
+        {"endpoint_url": "http://h"},
+        {"profile": ""},
+        {"bucket": "b"},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_an_option_that_does_not_fit_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        outlast.open_backend("s3://bucket?endpoint_url=http://h", **options)
+
+
+async def test_only_an_s3_client_may_be_lent(server: Weed) -> None:
+    other = client_for(server.port)
+    for given in ("s3", server.client.meta, object()):
+        with pytest.raises(ConfigurationError, match=r"boto3\.client"):
+            S3Backend(client=given, bucket=server.bucket)
+    for arguments in ({}, {"client": other, "url": "s3://b"}):
+        with pytest.raises(ConfigurationError, match="either"):
+            S3Backend(**arguments)
+    with pytest.raises(ConfigurationError, match="bucket"):
+        S3Backend(client=other)
+    with pytest.raises(ConfigurationError, match="no further options"):
+        S3Backend(client=other, bucket="b", region="x")
+    with pytest.raises(ConfigurationError, match="in the URL"):
+        S3Backend(url="s3://b", prefix="x")
+    other.close()
+
+
+@pytest.mark.parametrize("wrong", ["secret", "user", "none"])
+async def test_wrong_credentials_are_a_matter_of_configuration(
+    server: Weed, url: str, wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/dev/null")
+    keys = {
+        "secret": {**KEYS, "aws_secret_access_key": "wr0ng-word"},
+        "user": {**KEYS, "aws_access_key_id": "wr0ng-user"},
+        "none": {},
+    }[wrong]
+    backend = outlast.open_backend(url, **keys)
+    with pytest.raises(ConfigurationError, match=server.bucket) as caught:
+        await backend.open()
+    shown = f"{caught.value} {caught.value!r} {backend!r} {caught.value.__cause__!r}"
+    assert "wr0ng-word" not in shown
+    assert SECRET not in shown
+
+
+async def test_an_unknown_profile_is_a_matter_of_configuration(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="nobody"):
+        await outlast.open_backend(url, profile="nobody").open()
+
+
+@pytest.mark.parametrize("how", ["nobody listens", "nobody answers", "tls where there is none"])
+async def test_what_cannot_be_reached_is_said_in_time(server: Weed, how: str) -> None:
+    with socket.socket() as deaf:
+        deaf.bind((HOST, 0))
+        if how == "nobody answers":
+            deaf.listen()
+        port = server.port if "tls" in how else deaf.getsockname()[1]
+        scheme = "https" if "tls" in how else "http"
+        url = f"s3://bucket/x?endpoint_url={scheme}://{HOST}:{port}"
+        backend = outlast.open_backend(url, timeout=2.0, **KEYS)
+        began = time.monotonic()
+        with pytest.raises(UnavailableError, match=f"{HOST}:{port}") as caught:
+            await backend.open()
+        assert time.monotonic() - began < 5
+    assert SECRET not in f"{caught.value} {caught.value.__cause__!r}"
+
+
+async def test_a_bucket_that_does_not_exist_is_not_made(server: Weed) -> None:
+    """Some stores would make it when the first object is put there."""
+    url = f"s3://misspelt?endpoint_url=http://{HOST}:{server.port}"
+    with pytest.raises(ConfigurationError, match="create the bucket first"):
+        await outlast.open_backend(url, **KEYS).open()
+    names = [bucket["Name"] for bucket in server.client.list_buckets()["Buckets"]]
+    assert "misspelt" not in names
+
+
+@pytest.mark.parametrize("header", ["if-none-match", "if-match"])
+async def test_a_store_that_ignores_a_condition_is_refused(
+    server: Weed, open_driver: Open, proxy: HttpProxy, prefix: str, header: str
+) -> None:
+    """And nothing of the trial stays there."""
+    proxy.always(puts, ignoring(header))
+    with pytest.raises(ConfigurationError, match=r"(?i)ignores the condition|at once succeed"):
+        await open_driver(proxy.port)
+    assert server.objects(prefix) == {}
+
+
+@pytest.mark.parametrize("header", ["if-none-match", "if-match"])
+async def test_a_store_that_does_not_know_conditions_is_refused(
+    open_driver: Open, proxy: HttpProxy, header: str
+) -> None:
+    proxy.always(
+        lambda request: puts(request) and header in request.headers,
+        answering(501, "NotImplemented"),
+    )
+    with pytest.raises(ConfigurationError, match="does not know"):
+        await open_driver(proxy.port)
+
+
+@pytest.mark.parametrize("how", ["ignores the condition", "does not know the condition"])
+async def test_where_a_delete_keeps_no_condition_tombstones_stay(
+    server: Weed, open_driver: Open, proxy: HttpProxy, prefix: str, how: str
+) -> None:
+    """S6: epochs go on, all the same."""
+    rule = ignoring("if-match") if "ignores" in how else answering(501, "NotImplemented")
+    proxy.always(deletes, rule)
+    driver = await open_driver(proxy.port)
+    task = Scope("task", "t")
+    owner = Owner((await driver.claim(task, claim_id(1))).fence)
+    await driver.append(task, "api", [Entry("m", b"x" * 50_000)], fence=owner.fence())
+    await driver.remove(task, fence=owner.fence())
+    after: str | None = None
+    while True:
+        page = await driver.sweep(older_than=0, limit=9, dry_run=False, after=after)
+        assert page.tombstones == 0
+        after = page.next
+        if after is None:
+            break
+    kept = [name for name in server.objects(prefix) if "/task/" in name or "/piece/" in name]
+    assert len(kept) == 1
+    assert (await driver.claim(task, claim_id(2))).epoch == owner.epoch + 1
+
+
+async def test_setup_false_only_verifies(server: Weed, open_driver: Open, prefix: str) -> None:
+    with pytest.raises(ConfigurationError, match="run: outlast setup s3://"):
+        await open_driver(create=False)
+    assert server.objects(prefix) == {}
+    await open_driver()
+    assert list(server.objects(prefix)) == [f"{prefix}/outlast.json"]
+    await open_driver(create=False, namespace="another")
+
+
+@pytest.mark.parametrize(
+    ("mark", "kind"),
+    [
+        (json.dumps({"format": 99}).encode(), UnsupportedVersionError),
+        (b"{", CorruptDataError),
+        (b"[]", CorruptDataError),
+        (b'{"format": "1"}', CorruptDataError),
+    ],
+    ids=["newer", "cut", "list", "text"],
+)
+async def test_another_format_is_refused(
+    server: Weed, open_driver: Open, prefix: str, mark: bytes, kind: type[OutlastError]
+) -> None:
+    server.client.put_object(Bucket=server.bucket, Key=f"{prefix}/outlast.json", Body=mark)
+    with pytest.raises(kind, match=r"outlast\.json"):
+        await open_driver()
+
+
+async def test_several_clients_may_set_up_at_once(
+    server: Weed, open_driver: Open, prefix: str
+) -> None:
+    """X4."""
+    await asyncio.gather(*(open_driver(timeout=30.0) for _ in range(8)))
+    assert list(server.objects(prefix)) == [f"{prefix}/outlast.json"]
+
+
+@pytest.mark.parametrize("hazard", ["versioning", "lifecycle"])
+async def test_a_bucket_that_keeps_or_loses_data_is_reported(
+    server: Weed, hazard: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bucket = f"hazard-{hazard}"
+    server.client.create_bucket(Bucket=bucket)
+    if hazard == "versioning":
+        server.client.put_bucket_versioning(
+            Bucket=bucket, VersioningConfiguration={"Status": "Enabled"}
+        )
+    else:
+        rule = {"ID": "tidy", "Status": "Enabled", "Expiration": {"Days": 7}}
+        server.client.put_bucket_lifecycle_configuration(
+            Bucket=bucket, LifecycleConfiguration={"Rules": [{**rule, "Filter": {"Prefix": "a"}}]}
+        )
+    url = f"s3://{bucket}/a/b?endpoint_url=http://{HOST}:{server.port}"
+    with caplog.at_level(logging.WARNING, "outlast"):
+        async with outlast.open_backend(url, **KEYS):
+            pass
+    says = "old versions" if hazard == "versioning" else "'tidy'"
+    assert [says in record.getMessage() for record in caplog.records] == [True]
+    with pytest.raises(ConfigurationError, match=says):
+        await outlast.open_backend(url, strict=True, **KEYS).open()
+    caplog.clear()
+    beside = url.replace("/a/b?", "/b?")
+    async with outlast.open_backend(beside, **KEYS):
+        assert len(caplog.records) == (1 if hazard == "versioning" else 0)
+
+
+async def test_settings_that_may_not_be_seen_are_no_hazard(
+    open_driver: Open, proxy: HttpProxy
+) -> None:
+    proxy.always(lambda request: "?versioning" in request.path, answering(403, "AccessDenied"))
+    proxy.always(lambda request: "?lifecycle" in request.path, losing)
+    driver = await open_driver(proxy.port)
+    assert list(await driver.hazards()) == []
+
+
+async def test_a_closed_driver_says_so(open_driver: Open) -> None:
+    driver = await open_driver()
+    await driver.aclose()
+    await driver.aclose()
+    for call in (driver.ping(), driver.setup(create=True), driver.hazards()):
+        with pytest.raises(ClosedError):
+            await call
+    with pytest.raises(ClosedError):
+        await S3Driver.from_url("s3://b").ping()
+
+
+async def test_a_lent_client_with_checksums_of_its_own_works(server: Weed, prefix: str) -> None:
+    """S12: with the checksums that boto3 sends by default; it stays open."""
+    client = client_for(server.port, request_checksum_calculation="when_supported")
+    async with S3Backend(client=client, bucket=server.bucket, prefix=prefix) as backend:
+        await backend.persistence.save_task_state("t", TaskState(id="t"))
+        assert await backend.persistence.load_task_state("t") is not None
+        await backend.sweep(older_than=timedelta(0))
+    assert client.head_bucket(Bucket=server.bucket)
+    client.close()
+    assert ACCESS not in repr(backend)
