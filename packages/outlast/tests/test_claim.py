@@ -6,7 +6,15 @@ import pickle
 import pytest
 
 import outlast
-from outlast import ApiMessage, Claim, InvalidDataError, InvalidIdError, Scope
+from outlast import (
+    ApiMessage,
+    Claim,
+    CorruptDataError,
+    InvalidDataError,
+    InvalidIdError,
+    MemoryBackend,
+    Scope,
+)
 from outlast.contracts import new_claim_id
 
 
@@ -61,3 +69,16 @@ async def test_an_epoch_out_of_range_is_refused(at_least: int) -> None:
                 await claim("t", at_least=at_least)
             with pytest.raises(InvalidIdError, match="claim_id"):
                 await claim("t", claim_id="short")
+
+
+async def test_a_claim_of_a_run_whose_checkpoint_cannot_be_read_says_that_it_was_taken() -> None:
+    async with MemoryBackend() as backend:
+        await backend.driver.write(Scope("run", "r"), "checkpoint", b"damaged", fence=None)
+        with pytest.raises(CorruptDataError) as caught:
+            await backend.checkpoints.claim("r")
+        assert caught.value.applied is True
+        stored = await backend.driver.read(Scope("run", "r"), "checkpoint")
+        assert stored.epoch == 1
+        with pytest.raises(CorruptDataError) as caught:
+            await backend.checkpoints.get("r")
+        assert caught.value.applied is False

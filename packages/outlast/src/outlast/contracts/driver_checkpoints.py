@@ -42,7 +42,11 @@ class DriverCheckpoints(StreamCheckpointStore):
             "claim", scope, identity, at_least=epoch, parent=parent
         )
         with self._calls.describing("claim", run_id):
-            checkpoint = self._decode(value)
+            try:
+                checkpoint = self._decode(value)
+            except OutlastError as error:
+                error.applied = True  # The epoch was raised, whatever the checkpoint is.
+                raise
         return Claim(scope, fence.epoch, fence.claim_id, seq=fence.seq, checkpoint=checkpoint)
 
     async def get(self, run_id: str) -> StreamCheckpoint | None:
