@@ -1,8 +1,10 @@
 """End to end: the two contracts over a database file, a lent engine, and a URL."""
 
 import asyncio
+import contextlib
 import importlib.metadata
 import logging
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -145,3 +147,37 @@ async def test_the_registry_finds_the_backend_by_its_entry_point(
             await live(backend)
     with pytest.raises(outlast.ConfigurationError, match="unknown option 'journal'"):
         outlast.open_backend(f"sqlite:///{path}", journal="off")
+
+
+@pytest.mark.parametrize(
+    ("change", "reading"),
+    [
+        ("outlast_scope SET claim_id = 5", "load_task_state"),
+        ("outlast_scope SET op = 'text'", "load_task_state"),
+        ("outlast_scope SET parent = x'80'", "load_task_state"),
+        ("outlast_register SET changed_at = 'text'", "load_task_state"),
+        ("outlast_register SET data = 'text'", "load_task_state"),
+        ("outlast_entry SET entry_id = x'80'", "load_api_messages"),
+        ("outlast_entry SET data = 'text'", "load_api_messages"),
+        ("outlast_scope SET id = x'80'", "list_task_states"),
+    ],
+)
+async def test_rows_that_outlast_did_not_write_are_corrupt(
+    change: str, reading: str, path: Path
+) -> None:
+    """V8: never missing, and never an error of another kind (E3)."""
+    async with SqlBackend(url=f"sqlite:///{path}") as backend:
+        tasks = backend.persistence
+        await tasks.save_task_state("t", outlast.TaskState(id="t"))
+        await tasks.append_api_message("t", outlast.ApiMessage(id="a", role="user", content=""))
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute(f"UPDATE {change}")
+        with pytest.raises(outlast.CorruptDataError):
+            await (
+                tasks.list_task_states()
+                if reading == "list_task_states"
+                else getattr(tasks, reading)("t")
+            )
+        if "claim_id" in change:
+            with pytest.raises(outlast.CorruptDataError):
+                await tasks.save_task_state("t", outlast.TaskState(id="t"))

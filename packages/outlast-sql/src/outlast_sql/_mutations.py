@@ -19,7 +19,16 @@ from outlast.driver import (
     admit,
     next_claim,
 )
-from outlast_sql._reads import Database, Key, decoded, encoded, microseconds, read
+from outlast_sql._reads import (
+    NOT_AS_WRITTEN,
+    Database,
+    Key,
+    damaged,
+    decoded,
+    encoded,
+    microseconds,
+    read,
+)
 
 
 class Head(NamedTuple):
@@ -37,7 +46,10 @@ class Head(NamedTuple):
 
     @property
     def fence(self) -> StoredFence:
-        return StoredFence(self.epoch, self.claim_id.decode(), self.seq, self.op.decode())
+        try:
+            return StoredFence(self.epoch, self.claim_id.decode(), self.seq, self.op.decode())
+        except NOT_AS_WRITTEN as error:
+            raise damaged("outlast_scope", error) from error
 
 
 _FIND = """

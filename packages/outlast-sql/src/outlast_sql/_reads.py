@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from outlast.driver import Entry, Item, Page, StoredFence, Value, Where
+from outlast.errors import CorruptDataError
 
 
 class Result(Protocol):
@@ -41,6 +42,9 @@ WHERE s.namespace = ? AND s.kind = ? AND s.id = ? AND e.log = ? ORDER BY e.pos
 _LOAD_LAST = _LOAD.rstrip() + " DESC LIMIT ?"
 
 
+NOT_AS_WRITTEN: Final = (AttributeError, TypeError, UnicodeDecodeError)
+"""What decoding a value of another type, or other bytes, raises."""
+
 _Make = Callable[[type[Entry], tuple[str, bytes]], Entry]
 _new: Final = cast("_Make", getattr(tuple, "__new__"))  # noqa: B009 - its type is too wide
 """Makes a named tuple in two thirds of the time that its own constructor takes."""
@@ -61,15 +65,26 @@ def decoded(data: bytes | None) -> str | None:
     return None if data is None else data.decode()
 
 
+def damaged(table: str, error: Exception) -> CorruptDataError:
+    """The error for a column that holds what outlast does not write there (V8)."""
+    return CorruptDataError(
+        f"a row of the table {table} was changed or damaged: {type(error).__name__}; restore a "
+        "backup"
+    )
+
+
 def _value(row: Sequence[Any], now: int) -> Value:
     data, version, changed_at, epoch, claim_id, seq, op, parent = row
-    return Value(
-        data,
-        version,
-        0.0 if data is None else max(0, now - changed_at) / 1e6,
-        StoredFence(epoch, claim_id.decode(), seq, op.decode()),
-        decoded(parent),
-    )
+    try:
+        return Value(
+            data,
+            version,
+            0.0 if data is None else max(0, now - changed_at) / 1e6,
+            StoredFence(epoch, claim_id.decode(), seq, op.decode()),
+            decoded(parent),
+        )
+    except NOT_AS_WRITTEN as error:
+        raise damaged("outlast_scope or outlast_register", error) from error
 
 
 def read(db: Database, key: Key, register: int) -> Value:
@@ -85,7 +100,10 @@ def load(db: Database, key: Key, log: int, last: int | None) -> list[Entry]:
     else:
         rows = db.execute(_LOAD_LAST, (*key, log, last)).fetchall()
         rows.reverse()
-    return [_new(Entry, (entry_id.decode(), data)) for entry_id, data in rows]
+    try:
+        return [_new(Entry, (entry_id.decode(), data)) for entry_id, data in rows]
+    except NOT_AS_WRITTEN as error:
+        raise damaged("outlast_entry", error) from error
 
 
 def scan(
@@ -119,5 +137,8 @@ def scan(
     )
     rows = db.execute(sql, (*parameters, limit)).fetchall()
     now = microseconds()
-    items = [Item(row[-1].decode(), _value(row[:-1], now)) for row in rows]
+    try:
+        items = [Item(row[-1].decode(), _value(row[:-1], now)) for row in rows]
+    except NOT_AS_WRITTEN as error:
+        raise damaged("outlast_scope", error) from error
     return Page(items, items[-1].id if items and len(items) >= limit else None)
