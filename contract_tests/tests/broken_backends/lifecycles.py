@@ -123,11 +123,7 @@ class CloseDropsWhatIsUnderWay(BrokenBackend):
     """aclose returns while calls are under way."""
 
     async def aclose(self):
-        self._calls._in_flight, before = 0, self._calls._in_flight
-        try:
-            await super().aclose()
-        finally:
-            self._calls._in_flight = before
+        self._calls._state = "closed"
 
 
 @mutant("C7")

@@ -111,7 +111,7 @@ async def closing_waits_for_what_was_called(context: Context) -> None:
             asyncio.create_task(
                 backend.persistence.append_api_message(task_id, api_of(f"m{number}"), claim=owner)
             )
-            for number in range(10)
+            for number in range(40)
         ]
         for _ in range(attempt):
             await asyncio.sleep(0)
