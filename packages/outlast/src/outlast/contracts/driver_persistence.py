@@ -171,7 +171,7 @@ class DriverPersistence(PersistenceManager):
         found: list[TaskState] = []
         if wanted == 0:
             return found
-        async for item in self._records.scan("list_task_states", "task", where, position):
+        async for item in self._records.scan("list_task_states", "task", where, position, wanted):
             state = self._decode_state(item)
             if state is not None and _matches(state, where):
                 found.append(state)

@@ -110,14 +110,22 @@ class Records:
             admit(value.fence, claim.next_fence())
 
     async def scan(
-        self, operation: str, kind: ScopeKind, where: Where, after: str | None = None
+        self,
+        operation: str,
+        kind: ScopeKind,
+        where: Where,
+        after: str | None = None,
+        wanted: int | None = None,
     ) -> AsyncIterator[Item]:
-        """Yield every matching scope behind ``after``, page by page."""
+        """Yield every matching scope behind ``after``, page by page; a page is not larger than what
+        is ``wanted``.
+        """
+        limit = _PAGE if wanted is None else min(wanted, _PAGE)
         while True:
             page = await self.calls.read(
                 operation,
                 None,
-                partial(self.driver.scan, kind, where=where, after=after, limit=_PAGE),
+                partial(self.driver.scan, kind, where=where, after=after, limit=limit),
             )
             for item in page.items:
                 yield item
