@@ -43,12 +43,13 @@ class DeletionTakesNewerRuns(DriverPersistence):
     """delete_task removes runs that a newer claim of the task took over."""
 
     async def delete_task(self, task_id, *, claim=None, force=False):
-        await super().delete_task(task_id, claim=claim, force=force)
-        async for point in self._records.scan("delete_task", "run", _where(task_id)):
-            scope = Scope("run", point.id)
-            driver = self._records.driver
-            if point.value.data is not None:
-                await driver.remove(scope, fence=forged(driver, scope, None))
+        with self._calls.as_one():
+            await super().delete_task(task_id, claim=claim, force=force)
+            async for point in self._records.scan("delete_task", "run", _where(task_id)):
+                scope = Scope("run", point.id)
+                driver = self._records.driver
+                if point.value.data is not None:
+                    await driver.remove(scope, fence=forged(driver, scope, None))
 
 
 def _where(task_id):

@@ -5,6 +5,7 @@ import gc
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -532,3 +533,19 @@ def test_a_forked_child_gets_a_clear_error() -> None:
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0  # noqa: ASYNC222
 
     asyncio.run(parent())
+
+
+async def test_closing_waits_for_calls_of_many_steps(
+    driver: FaultyDriver, backend: DriverBackend
+) -> None:
+    for number in range(450):
+        await backend.persistence.claim_task(f"t{number}")
+    sweeping = asyncio.ensure_future(backend.sweep(older_than=timedelta(0)))
+    listing = asyncio.ensure_future(backend.persistence.list_task_states())
+    deleting = asyncio.ensure_future(backend.checkpoints.delete_thread("t", force=True))
+    await asyncio.sleep(0)
+    await backend.aclose()
+    assert (await sweeping).tombstones == 450
+    assert (await listing, await deleting) == ([], 0)
+    with pytest.raises(ClosedError):
+        await backend.sweep(older_than=timedelta(0))

@@ -1,8 +1,10 @@
 """Arguments and moments at the edge, where a layer in between is easily forgotten."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
 
 import outlast
 from outlast.errors import ClosedError, InvalidDataError
@@ -71,6 +73,29 @@ async def calls_that_ask_for_nothing_notice_a_closed_backend(context: Context) -
     await client.aclose()
     await refused(client.persistence.list_task_states(limit=0), ClosedError, "list after aclose")
     await refused(client.sweep(older_than=_NOW, limit=0), ClosedError, "sweep after aclose")
+
+
+@check("C7")
+async def closing_waits_for_a_deletion_of_many_steps(context: Context) -> None:
+    """A deletion that was called before aclose, and ends after it began, is seen to its end."""
+    for how in ("claimed", "forced", "thread"):
+        client, other = await context.open_many(2)
+        owner = await client.persistence.claim_task(how) if how != "thread" else None
+        await client.persistence.append_api_message(how, api_of("m"), claim=owner)
+        for number in range(24):
+            await client.checkpoints.put(checkpoint_of(f"{how} {number}", "m", how))
+        calls: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+            "claimed": partial(client.persistence.delete_task, how, claim=owner),
+            "forced": partial(client.persistence.delete_task, how, force=True),
+            "thread": partial(client.checkpoints.delete_thread, how),
+        }
+        deletion = asyncio.ensure_future(calls[how]())
+        await asyncio.sleep(0)
+        await client.aclose()
+        error = await error_of(deletion)
+        expect(error is None, f"a deletion ({how}) that was called before aclose gave {error!r}")
+        left = [point.run_id async for point in other.checkpoints.iter_checkpoints(thread_id=how)]
+        expect_equal(left, [], f"checkpoints left by a deletion ({how}) beside aclose", clause="C1")
 
 
 @check("C1")

@@ -280,7 +280,10 @@ class DriverBackend(Backend):
                 raise InvalidDataError(
                     f"limit must be an int of at least 0 or None, not {limit!r:.60}"
                 )
-            self._calls.check_usable()
+            with self._calls.as_one():
+                return await self._sweep(age, limit, dry_run=dry_run)
+
+    async def _sweep(self, age: float, limit: int | None, *, dry_run: bool) -> SweepReport:
         tombstones = debris = 0
         after: str | None = None
         while limit is None or tombstones + debris < limit:

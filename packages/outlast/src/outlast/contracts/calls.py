@@ -13,6 +13,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Literal, Protocol, TypeVar
 
 from outlast.contracts.claim import Claim
@@ -32,6 +33,9 @@ ResultT = TypeVar("ResultT")
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 
 MAX_ATTEMPTS = 5
+_let_through: ContextVar["Calls | None"] = ContextVar("outlast_let_through", default=None)
+"""Whose call of many steps the running task is in."""
+
 _log = logging.getLogger("outlast")
 
 
@@ -213,7 +217,7 @@ class Calls:
             raise ClosedError(
                 "the backend is not open yet; use 'async with' or 'await backend.open()'"
             )
-        if self._state == "closed":
+        if self._state == "closed" and _let_through.get() is not self:
             raise ClosedError("the backend is closed")
         if self.is_forked:
             raise NotSupportedError(
@@ -223,6 +227,18 @@ class Calls:
             raise NotSupportedError(
                 "the backend was opened in another event loop; open one backend for each loop"
             )
+
+    @contextmanager
+    def as_one(self) -> Generator[None]:
+        """Let the calls inside through as one: closing waits for the last of them (C7)."""
+        self.check_usable()
+        self._in_flight += 1
+        token = _let_through.set(self)
+        try:
+            yield
+        finally:
+            _let_through.reset(token)
+            self._left()
 
     @contextmanager
     def describing(self, operation: str, key: object) -> Generator[None]:

@@ -80,7 +80,7 @@ class DriverCheckpoints(StreamCheckpointStore):
             nonlocal has_begun
             has_begun = True
 
-        with self._calls.describing("delete_thread", thread_id):
+        with self._calls.describing("delete_thread", thread_id), self._calls.as_one():
             try:
                 if force:
                     return await remove_runs(

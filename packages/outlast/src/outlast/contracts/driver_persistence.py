@@ -167,11 +167,16 @@ class DriverPersistence(PersistenceManager):
             )
             position = None if after is None else check_id(after, "after")
             wanted = _check_count(limit, "limit")
-            self._calls.check_usable()
+            with self._calls.as_one():
+                return await self._find_states(where, position, wanted)
+
+    async def _find_states(
+        self, where: Where, after: str | None, wanted: int | None
+    ) -> list[TaskState]:
         found: list[TaskState] = []
         if wanted == 0:
             return found
-        async for item in self._records.scan("list_task_states", "task", where, position, wanted):
+        async for item in self._records.scan("list_task_states", "task", where, after, wanted):
             state = self._decode_state(item)
             if state is not None and _matches(state, where):
                 found.append(state)
@@ -247,9 +252,13 @@ class DriverPersistence(PersistenceManager):
     ) -> None:
         with self._calls.describing("delete_task", task_id):
             scope = check_scope(Scope("task", task_id), "task_id", claim)
-        if force:
-            fence, _ = await self._records.claim("delete_task", scope, new_claim_id())
-            claim = Claim(scope, fence.epoch, fence.claim_id, seq=fence.seq)
+        with self._calls.describing("delete_task", task_id), self._calls.as_one():
+            if force:
+                fence, _ = await self._records.claim("delete_task", scope, new_claim_id())
+                claim = Claim(scope, fence.epoch, fence.claim_id, seq=fence.seq)
+            await self._delete_task(task_id, scope, claim)
+
+    async def _delete_task(self, task_id: str, scope: Scope, claim: Claim | None) -> None:
         newest = None if claim is None else claim.epoch
 
         async def delete(send: Sender) -> None:
