@@ -98,14 +98,17 @@ class Weed:
             return False
         return True
 
-    def objects(self, prefix: str) -> dict[str, bytes]:
-        """All objects whose names begin so."""
+    def objects(self, prefix: str, folder: str = "") -> dict[str, bytes]:
+        """All objects whose names begin with ``prefix``; read are those within ``folder``."""
         pages = self.client.get_paginator("list_objects_v2")
         found: dict[str, bytes] = {}
         for page in pages.paginate(Bucket=self.bucket, Prefix=prefix):
-            for entry in page.get("Contents", ()):
-                got = self.client.get_object(Bucket=self.bucket, Key=entry["Key"])
-                found[entry["Key"]] = got["Body"].read()
+            for name in [entry["Key"] for entry in page.get("Contents", ())]:
+                found[name] = b""
+                if name.startswith(folder):
+                    with contextlib.suppress(self.client.exceptions.NoSuchKey):
+                        got = self.client.get_object(Bucket=self.bucket, Key=name)
+                        found[name] = got["Body"].read()
         return found
 
     def stop(self) -> None:
@@ -216,7 +219,7 @@ class HttpProxy:
         assert task is not None
         self._tasks.add(task)
         try:
-            request = await _read_request(reader)
+            request = await _read_request(reader, writer)
             self.requests.append(f"{request.method} {request.path}")
             for matches, rule in self._rules:
                 if matches(request):
@@ -246,11 +249,13 @@ class HttpProxy:
             writer.close()
 
 
-async def _read_request(reader: asyncio.StreamReader) -> Request:
+async def _read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Request:
     head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
     method, path, _ = head[0].split(" ")
     headers = dict(line.split(": ", 1) for line in head[1:] if line)
     headers = {name.lower(): value for name, value in headers.items()}
+    if headers.pop("expect", None):
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     body = await reader.readexactly(int(headers.get("content-length", 0)))
     return Request(method, path, headers, body)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
+from hashlib import sha256
 
 import pytest
 from s3_support import HOST, KEYS, Weed
@@ -28,7 +29,10 @@ class S3Harness(UrlHarness):
         super().__init__(f"s3://{server.bucket}/contract?endpoint_url={endpoint}", **KEYS)
 
     async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
-        return await asyncio.to_thread(lambda: list(_servers[0].objects("contract/").items()))
+        """All names below the prefix, and the content of the namespace."""
+        folder = f"contract/{sha256(namespace.encode()).hexdigest()[:32]}/"
+        objects = await asyncio.to_thread(_servers[0].objects, "contract/", folder)
+        return objects.items()
 
 
 TestContract = contract_suite(S3Harness)

@@ -27,7 +27,7 @@ import outlast
 from outlast import ApiMessage, TaskState
 from outlast.driver import Entry, Scope
 from outlast.errors import OutcomeUnknownError, UnavailableError
-from outlast_s3 import S3Backend
+from outlast_s3 import S3Backend, S3Driver
 
 pytestmark = pytest.mark.s3
 
@@ -53,7 +53,7 @@ async def backend(
     async with made:
         yield made
     if client is not None:
-        assert client.head_bucket(Bucket=server.bucket)
+        assert await asyncio.to_thread(client.head_bucket, Bucket=server.bucket)
         client.close()
 
 
@@ -155,9 +155,16 @@ async def test_lost_requests_for_pieces_leave_no_hole(
         assert await tasks.load_api_messages("t") == messages
 
 
+async def impatient(open_driver: Open, proxy: HttpProxy) -> S3Driver:
+    """A driver whose calls may take a second, once it is open."""
+    driver = await open_driver(proxy.port, timeout=4.0)
+    driver._patience = 1.0
+    return driver
+
+
 async def test_a_late_put_never_overwrites_a_newer_one(open_driver: Open, proxy: HttpProxy) -> None:
     """S14: "old" times out and arrives after "new" was done; claimed and unclaimed."""
-    slow, quick = await open_driver(proxy.port, timeout=1.0), await open_driver()
+    slow, quick = await impatient(open_driver, proxy), await open_driver()
     for scope, owned in ((TASK, True), (Scope("task", "free"), False)):
         owner = Owner((await quick.claim(scope, claim_id(1))).fence) if owned else None
         if owner is None:
@@ -178,7 +185,7 @@ async def test_a_late_put_never_overwrites_a_newer_one(open_driver: Open, proxy:
 async def test_a_black_hole_ends_in_time_and_closing_does_not_wait_for_ever(
     open_driver: Open, proxy: HttpProxy
 ) -> None:
-    driver = await open_driver(proxy.port, timeout=1.0)
+    driver = await impatient(open_driver, proxy)
     owner = Owner((await driver.claim(TASK, claim_id(1))).fence)
     held = Holding()
     proxy.always(lambda request: True, held)
@@ -196,7 +203,7 @@ async def test_requests_that_wait_for_a_free_connection_are_never_sent_late(
     open_driver: Open, proxy: HttpProxy
 ) -> None:
     """When all threads hang, the others are told that nothing was sent."""
-    driver = await open_driver(proxy.port, timeout=1.5)
+    driver = await impatient(open_driver, proxy)
     await driver.write(TASK, "state", b"base", fence=None)
     held = Holding()
     proxy.always(is_head(), held)

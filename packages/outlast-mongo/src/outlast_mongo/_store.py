@@ -249,6 +249,9 @@ class MongoStore(ObjectStore):
         return self._place.seen_floors.get(self._bucket(key), Floor())
 
     async def raise_floor(self, key: str, floor: Floor) -> None:
+        seen = await self.guess_floor(key)
+        if seen.raised_to(floor) == seen:
+            return  # It never sinks.
         raised = {"$max": {"epoch": floor.epoch, "version": floor.version}}
         with self._place.explained():
             while True:

@@ -12,6 +12,9 @@ from botocore.config import (  # type: ignore[import-untyped]  # pyright: ignore
 _errors: Final[Any] = botocore.exceptions
 _session: Final[Any] = boto3.session
 
+_ASKS_FROM: Final = 2**20
+"""Bytes; before a larger body botocore asks the store whether it wants it at all."""
+
 Errors = tuple[type[Exception], ...]
 
 ANSWERED: Final[Errors] = (_errors.ClientError,)
@@ -85,9 +88,18 @@ class Settings:
         region = session.region_name
         if region is None and self._endpoint_url is not None:
             region = "us-east-1"  # Signatures need one; compatible stores take any.
-        return session.client(
+        client = session.client(
             "s3", endpoint_url=self._endpoint_url, region_name=region, config=self._config
         )
+        client.meta.events.register_last("before-call.s3.PutObject", _send_at_once)
+        return client
+
+
+def _send_at_once(params: dict[str, Any], **_: Any) -> None:
+    """Let botocore send a small body without asking first, which would cost a round trip (P1)."""
+    view = getattr(params.get("body"), "getbuffer", None)
+    if view is not None and len(view()) <= _ASKS_FROM:
+        params["headers"].pop("Expect", None)
 
 
 def attempts_of(client: Any) -> int:

@@ -20,7 +20,7 @@ from outlast_s3._store import Keys, Place
 STORE_FORMAT: Final = 1
 """Of the names of objects; heads and pieces have format numbers of their own."""
 
-_CONTENDERS: Final = 8
+_CONTENDERS: Final = 3
 
 
 async def set_up(place: Place, deadline: float, *, create: bool, hint: str) -> None:

@@ -60,8 +60,8 @@ class Keys:
         return f"{self.pieces}{key.replace('/', '-')}-{name}"
 
     def floor(self, key: str) -> str:
-        """Of the floor that covers a head: one of 256."""
-        return f"{self.root}floor/{key.partition('/')[2][:2]}"
+        """Of the floor that covers a head: one of 16."""
+        return f"{self.root}floor/{key.partition('/')[2][:1]}"
 
 
 class Place:
@@ -165,14 +165,15 @@ class S3Store(ObjectStore):
         return len(old), None
 
     async def floor(self, key: str) -> Floor:
-        floor, _ = await self._floor(key)
-        self._place.seen_floors[self._keys.floor(key)] = floor
-        return floor
+        return (await self._floor(key))[0]
 
     async def guess_floor(self, key: str) -> Floor:
         return self._place.seen_floors.get(self._keys.floor(key), Floor())
 
     async def raise_floor(self, key: str, floor: Floor) -> None:
+        seen = await self.guess_floor(key)
+        if seen.raised_to(floor) == seen:
+            return  # It never sinks.
         attempt = 0
         while True:
             old, etag = await self._floor(key)
@@ -204,7 +205,8 @@ class S3Store(ObjectStore):
         found = await self._send("get_object", Key=name)
         if found is None:
             return Floor(), None
-        return decode_floor(found.body, f"object {name!r}"), found.etag
+        floor = self._place.seen_floors[name] = decode_floor(found.body, f"object {name!r}")
+        return floor, found.etag
 
     async def _put(
         self, name: str, data: bytes, etag: str | None, *, changes: bool = True
