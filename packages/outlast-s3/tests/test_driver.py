@@ -41,6 +41,8 @@ async def test_each_mutation_and_read_is_one_request(open_driver: Open, proxy: H
         return [line.partition(" ")[0] for line in proxy.requests]
 
     assert await requests(driver.claim(TASK, claim_id(1))) == ["GET", "PUT", "GET"]
+    owner = Owner((await driver.read(TASK, "state")).fence)
+    await driver.write(TASK, "input", b"x", fence=owner.fence())
     assert await requests(driver.claim(TASK, claim_id(2))) == ["GET", "PUT"]
     owner = Owner((await driver.read(TASK, "state")).fence)
     for number in range(5):

@@ -28,6 +28,7 @@ NOT_SENT: Final[Errors] = (
 """There was no connection for this attempt."""
 
 UNANSWERED: Final[Errors] = (
+    _errors.ConnectionError,
     _errors.HTTPClientError,
     _errors.IncompleteReadError,
 )
