@@ -59,6 +59,34 @@ def test_a_report_that_cannot_be_written_is_an_error(
     assert "No clause failed." in shown.out
 
 
+INTERRUPTED_IN = """
+import asyncio, os, signal, sys
+from outlast_contract.cli import main
+
+was = asyncio.SelectorEventLoop.{method}
+
+def interrupted(self, *arguments):
+    os.kill(os.getpid(), signal.SIGINT)
+    return was(self, *arguments)
+
+asyncio.SelectorEventLoop.{method} = interrupted
+sys.exit(main(["memory://", "--clause", "S5"]))
+"""
+
+
+@pytest.mark.parametrize("method", ["__init__", "close"])
+def test_an_interrupt_while_a_loop_is_made_or_closed_ends_in_words(method: str) -> None:
+    """Half a loop would be complained of by Python as it ends."""
+    done = subprocess.run(
+        (sys.executable, "-c", INTERRUPTED_IN.format(method=method)),
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert (done.stderr.strip(), done.returncode) == ("outlast-contract: interrupted", 130)
+
+
 def test_an_interrupt_ends_the_run_in_words() -> None:
     """Control-C ends with 130 and without a traceback."""
     arguments = (*COMMAND, "memory://", "-v")

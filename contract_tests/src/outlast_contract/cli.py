@@ -1,7 +1,6 @@
 """The command ``outlast-contract URL``."""
 
 import argparse
-import asyncio
 import logging
 import os
 import secrets
@@ -13,6 +12,7 @@ from typing import TextIO
 from outlast.errors import OutlastError
 from outlast.url import redact
 from outlast_contract import __version__
+from outlast_contract._interrupts import run_in_own_loop
 from outlast_contract.clauses import CLAUSES
 from outlast_contract.engine import TIERS, Check, Result, Settings, select_checks
 from outlast_contract.harness import Harness
@@ -94,7 +94,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     checks = select_checks(tiers=options.tier or TIERS, clauses=clauses)
     make_harness = harness_for(options.url)
     try:
-        asyncio.run(_try(make_harness()))
+        run_in_own_loop(lambda: _try(make_harness()))
     except OutlastError as error:
         print(f"outlast-contract: {printable(str(error))}", file=sys.stderr)
         return 2

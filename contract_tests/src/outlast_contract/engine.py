@@ -20,6 +20,7 @@ import outlast
 from outlast.contracts import DriverBackend
 from outlast.driver import Driver
 from outlast.errors import OutlastError
+from outlast_contract._interrupts import run_in_own_loop
 from outlast_contract.clauses import CLAUSES
 from outlast_contract.expect import NotRun, Violation
 from outlast_contract.harness import Harness
@@ -366,8 +367,7 @@ def run_check_sync(
     check: Check, make_harness: Callable[[], Harness], settings: Settings | None = None
 ) -> Result:
     """`run_check` in an event loop of its own."""
-    with asyncio.Runner() as runner:
-        return runner.run(run_check(check, make_harness(), settings))
+    return run_in_own_loop(lambda: run_check(check, make_harness(), settings))
 
 
 __all__ = [
