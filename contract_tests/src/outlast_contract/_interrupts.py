@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def run_in_own_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """`asyncio.run` of what ``work`` makes, which Control-C leaves with a closed loop wherever it comes."""
+    """`asyncio.run`, which leaves a closed loop wherever Control-C comes."""
     with Interrupts() as interrupts, asyncio.Runner() as runner:
         runner.get_loop()
         with interrupts.allowed():
