@@ -15,7 +15,7 @@ import pytest
 from stream_kit import rendered
 
 from outlast import ApiMessage, Backend, MemoryBackend
-from outlast.cli._chat_server import ChatServer, Fault, Reply, ScriptedCall
+from outlast.cli._chat_server import ChatServer, Fault, Reply, ScriptedCall, deltas
 from outlast.providers import OpenAIChatCompletions
 from outlast.runtime import (
     ModelRequest,
@@ -38,7 +38,7 @@ CONTENT = [
     {"type": "text", "text": REPLY.text},
     {"type": "tool_call", "id": "c1", "name": "find", "arguments": {"q": "ü"}},
 ]
-EVENTS = len([*REPLY.deltas()]) + 1  # the last one says why it stops
+EVENTS = len([*deltas(REPLY)]) + 1  # the last one says why it stops
 
 Serve = Callable[..., ChatServer]
 

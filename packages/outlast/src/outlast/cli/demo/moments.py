@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from outlast.cli._chat_server import deltas
 from outlast.cli.demo.events import Saved, Streaming
 from outlast.cli.demo.processes import Worker
 from outlast.cli.demo.script import ScriptedTurn
@@ -81,8 +82,8 @@ class Moment(msgspec.Struct, frozen=True):
 
 def deltas_of(turn: ScriptedTurn) -> tuple[int, int]:
     """How many deltas the text of a turn is streamed in, and how many the turn."""
-    deltas = list(turn.reply().deltas())[1:]
-    return sum("content" in delta for delta in deltas), len(deltas)
+    made = list(deltas(turn.reply()))[1:]
+    return sum("content" in delta for delta in made), len(made)
 
 
 def draw(rng: random.Random, number: int, turn: ScriptedTurn, place: Place) -> Moment:
