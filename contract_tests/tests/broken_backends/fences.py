@@ -63,9 +63,10 @@ class ClaimReadsThenWrites(MemoryDriver):
             record = self._find(scope) or self._add(scope)
             record.fence = fence
             record.changed = time.monotonic()
-            if parent is not None:
+            value = memory._value(record, memory.PRIMARY[scope.kind])
+            if parent is not None and value.data is None:
                 record.index = record.index._replace(parent=parent)
-            return memory._value(record, memory.PRIMARY[scope.kind])
+            return value
 
 
 @mutant("F2")

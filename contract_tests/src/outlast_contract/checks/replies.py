@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import outlast
 from outlast.contracts import DriverBackend
@@ -126,6 +126,59 @@ async def _fail(context: Context, mutation: Mutation, how: str, *, owned: bool) 
     found = await image(plain, scope)
     if found not in allowed:
         expect_equal(found, allowed[0], f"data after {what}", clause="E2")
+
+
+async def _never(name: str, call: Callable[[], Awaitable[Any]]) -> Any:
+    """A black hole: the request is taken, and no answer ever comes."""
+    await asyncio.Event().wait()
+
+
+_SHORT: Final = 0.4
+"""Seconds that a call of a silent store may take."""
+
+
+@check("E6", "E2", "C7", needs=["driver"])
+async def every_call_ends_though_the_store_is_silent(context: Context) -> None:
+    """If the store never answers, each call ends within its timeout: a read was not done, a
+    mutation may have been; and the client can be closed.
+    """
+    plain = await context.open()
+    backend, _ = await _tampered(context, _never, timeout=_SHORT)
+    tasks, runs = backend.persistence, backend.checkpoints
+    owner = await claim(plain, Scope("task", "id"))
+    reads: dict[str, Callable[[], Awaitable[object]]] = {
+        "load_task_state": partial(tasks.load_task_state, "id"),
+        "load_api_messages": partial(tasks.load_api_messages, "id"),
+        "list_task_states": tasks.list_task_states,
+        "check_claim": partial(tasks.check_claim, owner),
+        "get": partial(runs.get, "id"),
+        "delete_thread": partial(runs.delete_thread, "id"),
+        "ping": backend.ping,
+        "sweep": partial(backend.sweep, older_than=timedelta(hours=1)),
+    }
+    async with asyncio.TaskGroup() as group:
+        for name, read in reads.items():
+            group.create_task(_ends(name, read(), UnavailableError))
+        group.create_task(_ends("claim_task", tasks.claim_task("new"), OutcomeUnknownError))
+        for mutation in MUTATIONS.values():
+            scope = mutation.scope(f"id of {mutation.name}")
+            call = mutation.apply(backend, scope.id, "m", await claim(plain, scope))
+            # These two read before they write.
+            looks = mutation.name in ("update_task_state", "delete_task")
+            kind = UnavailableError if looks else OutcomeUnknownError
+            group.create_task(_ends(mutation.name, call, kind))
+    await _ends("aclose", backend.aclose(), None)
+
+
+async def _ends(name: str, call: Awaitable[object], kind: type[OutlastError] | None) -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    error = await error_of(call)
+    seconds = loop.time() - began
+    what = f"{name} of a store that never answers"
+    is_right = error is None if kind is None else isinstance(error, kind)
+    expect(is_right, f"{what} ended with {error!r}", clause="E2" if kind else "C7")
+    expect(seconds < 10 * _SHORT, f"{what} took {seconds:.1f} s, the timeout is {_SHORT} s")
 
 
 @check("E3", "E1", needs=["driver"])

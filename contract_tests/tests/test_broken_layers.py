@@ -1,0 +1,150 @@
+"""Defects of the layer above the drivers, which every backend on a driver shares, are found."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+import outlast
+from outlast.contracts import DriverBackend, calls
+from outlast.contracts.driver_persistence import DriverPersistence
+from outlast.errors import OutcomeUnknownError, UnavailableError
+from outlast_contract.checks import replies
+from outlast_contract.engine import run_check, run_check_sync, select_checks
+from outlast_contract.harness import Harness
+from outlast_contract.stores import MemoryHarness
+
+
+class LooksBeforeItSaves(DriverBackend):
+    """Each save reads first."""
+
+    class Persistence(DriverPersistence):  # noqa: D106 - what it is stands above
+        async def save_task_state(self, task_id: str, state: Any, *, claim: Any = None) -> None:
+            await self.load_task_state(task_id)
+            await super().save_task_state(task_id, state, claim=claim)
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._persistence = self.Persistence(self._records, self._initialize)
+
+
+class HasNoTimeout(DriverBackend):
+    """The timeout is not kept."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **{**options, "timeout": 6.0})
+
+
+class CallsUnknownUnavailable(DriverBackend):
+    """What may have been applied is reported as certainly not applied."""
+
+    class Persistence(DriverPersistence):  # noqa: D106 - what it is stands above
+        async def save_task_input(
+            self, task_id: str, task_input: Any, *, claim: Any = None
+        ) -> None:
+            try:
+                await super().save_task_input(task_id, task_input, claim=claim)
+            except OutcomeUnknownError as error:
+                raise UnavailableError("it did not work") from error
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._persistence = self.Persistence(self._records, self._initialize)
+
+
+def broken(clause: str) -> set[str | None]:
+    """The clauses that checks of a clause find broken on the memory backend."""
+    checks = [check for check in select_checks(clauses=[clause]) if "driver" in check.needs]
+    assert checks
+    return {run_check_sync(check, MemoryHarness).clause for check in checks} - {None}
+
+
+@pytest.mark.parametrize(
+    ("layer", "clause"),
+    [(LooksBeforeItSaves, "P1"), (HasNoTimeout, "E6"), (CallsUnknownUnavailable, "E2")],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_a_broken_layer_is_found(
+    layer: type[DriverBackend], clause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the clause that it breaks."""
+    monkeypatch.setattr(replies, "DriverBackend", layer)
+    assert clause in broken(clause)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "clause"), [(1, "E2"), (10**9, "E5")], ids=["no retries", "retries without end"]
+)
+def test_retries_are_counted(attempts: int, clause: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None at all loses what could be saved; without an end they hammer a store that is down."""
+    monkeypatch.setattr(calls, "MAX_ATTEMPTS", attempts)
+    monkeypatch.setattr(calls, "backoff", lambda attempt: 0.0)
+    assert clause in broken(clause)
+
+
+def test_the_layer_as_it_is_passes() -> None:
+    """None of these clauses is found broken otherwise."""
+    assert [broken(clause) for clause in ("P1", "E2", "E5", "E6")] == [set()] * 4
+
+
+class Secretive(Harness):
+    """A store whose URL has a password, opened by its class."""
+
+    url = "memory://user:geheim@host"
+    backend_class: type[DriverBackend] = DriverBackend
+
+    async def open_with(self, namespace: str, **options: Any) -> outlast.Backend:
+        if "no_such_option" in options:
+            raise outlast.ConfigurationError(f"unknown option no_such_option of {self.shown}")
+        driver = outlast.MemoryBackend("secretive", namespace=namespace).driver
+        return self.backend_class(driver, namespace=namespace, **options)
+
+    shown = "memory://user:***@host"
+
+
+class ShowsItInErrors(Secretive):
+    shown = Secretive.url
+
+
+class ShowsItInRepr(Secretive):
+    class backend_class(DriverBackend):  # noqa: D106, N801 - the harness's part and name
+        def __repr__(self) -> str:
+            return f"<backend of {Secretive.url}>"
+
+
+class LogsIt(Secretive):
+    class backend_class(DriverBackend):  # noqa: D106, N801 - the harness's part and name
+        async def open(self) -> None:
+            logging.getLogger("anything").debug("connecting to %s", Secretive.url)
+            await super().open()
+
+
+@pytest.mark.parametrize(
+    ("harness", "status"),
+    [
+        (Secretive, "passed"),
+        (ShowsItInErrors, "failed"),
+        (ShowsItInRepr, "failed"),
+        (LogsIt, "failed"),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_a_password_that_is_shown_is_found(harness: type[Harness], status: str) -> None:
+    """In errors, reprs and log lines; and what hides it passes."""
+    (check,) = select_checks(clauses=["E4"])
+    result = run_check_sync(check, harness)
+    assert result.status == status, result.detail
+    assert "geheim" not in result.detail
+
+
+def test_checks_leave_no_task_behind() -> None:
+    """A check of a silent store ends all that it began."""
+    (check,) = [one for one in select_checks(clauses=["E6"]) if "silent" in one.name]
+
+    async def run() -> set[str]:
+        own = asyncio.all_tasks()
+        await run_check(check, MemoryHarness())
+        return {task.get_name() for task in asyncio.all_tasks() - own}
+
+    assert asyncio.run(run()) == set()
