@@ -13,11 +13,32 @@ import nox
 
 ROOT = Path(__file__).parent
 CORE = "./packages/outlast"
-SIBLINGS = ("./packages/outlast-sql[sqlite]", "./contract_tests")
-DISTRIBUTIONS = ("packages/outlast", "packages/outlast-sql", "contract_tests")
-IMPORTS = ("outlast", "outlast_sql", "outlast_contract")
+SIBLINGS = (
+    "./packages/outlast-sql[mysql,postgres,psycopg,sqlite]",
+    "./packages/outlast-redis",
+    "./packages/outlast-mongo[motor]",
+    "./packages/outlast-s3",
+    "./contract_tests",
+)
+DISTRIBUTIONS = (
+    "packages/outlast",
+    "packages/outlast-sql",
+    "packages/outlast-redis",
+    "packages/outlast-mongo",
+    "packages/outlast-s3",
+    "contract_tests",
+)
+IMPORTS = (
+    "outlast",
+    "outlast_sql",
+    "outlast_redis",
+    "outlast_mongo",
+    "outlast_s3",
+    "outlast_contract",
+)
 SOURCES = tuple(f"{folder}/src" for folder in DISTRIBUTIONS)
 TESTS = (*(f"{folder}/tests" for folder in DISTRIBUTIONS), "tests")
+EMBEDDED = ("packages/outlast/tests", "packages/outlast-sql/tests", "contract_tests/tests", "tests")
 TEST_TOOLS = ("hypothesis", "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist")
 SPHINX = ("furo", "myst-parser", "sphinx")
 
@@ -83,7 +104,7 @@ def mutants(session: nox.Session) -> None:
 def quick(session: nox.Session) -> None:
     """Run what needs no server and takes little time: under 90 seconds."""
     install_all(session, *TEST_TOOLS)
-    pytest(session, "-m", "not slow and not demo and not long", *TESTS)
+    pytest(session, "-m", "not slow and not demo and not long and not server", *EMBEDDED)
 
 
 @nox.session

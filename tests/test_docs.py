@@ -3,6 +3,7 @@
 import ast
 import inspect
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import typer
 import outlast
 from outlast import errors
 from outlast.cli.app import app
+from outlast.registry import EXTRAS
 from outlast_contract.clauses import CLAUSES
 from outlast_contract.cli import build_parser
 
@@ -91,22 +93,46 @@ def test_links_between_pages_lead_somewhere() -> None:
                 assert anchor.upper() in CLAUSES, f"{page.relative_to(ROOT)}: {target}"
 
 
-def test_the_tables_of_backends_are_those_that_are_installed() -> None:
-    """README and reference name each scheme of the first-party backends, and no other."""
+def first_party_schemes() -> set[str]:
+    """Of all distributions of the workspace, which must be installed and load."""
     plugins = outlast.installed_plugins()
     assert [plugin.error for plugin in plugins if plugin.error] == []
-    ours = [plugin for plugin in plugins if re.fullmatch(r"outlast(-\w+)?", plugin.source)]
-    schemes = {name for plugin in ours for info in plugin.backends for name in info.schemes}
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `(\w+)://[^`]*` \|", readme, re.MULTILINE)) == schemes
-    reference = (ROOT / "docs/reference/urls-and-options.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `(\w+)://[^`]*` \|", reference, re.MULTILINE)) == schemes
+    projects = [*ROOT.glob("packages/*/pyproject.toml")]
+    ours = {tomllib.loads(path.read_text(encoding="utf-8"))["project"]["name"] for path in projects}
+    assert {plugin.source for plugin in plugins} >= ours
+    return {
+        name
+        for plugin in plugins
+        if plugin.source in ours
+        for info in plugin.backends
+        for name in info.schemes
+    }
+
+
+def test_the_tables_of_backends_are_those_that_are_installed() -> None:
+    """README and reference name each scheme of the first-party backends, and no other."""
+    schemes = first_party_schemes()
+    for page in ("README.md", "docs/reference/urls-and-options.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        cells = re.findall(r"^\| (`\w[\w+]*://[^|]*) \|", text, re.MULTILINE)
+        named = {name for cell in cells for name in re.findall(r"`(\w[\w+]*)://", cell)}
+        # `sqlite+aiosqlite` is `sqlite` with its driver named.
+        assert {name if name in schemes else name.partition("+")[0] for name in named} == schemes
+
+
+def test_an_absent_package_is_known_by_each_of_its_schemes() -> None:
+    """The core names the extra to install for each scheme that a sibling serves."""
+    schemes = {name.partition("+")[0] for name in first_party_schemes()}
+    assert set(EXTRAS) == schemes - {"memory", "file"}
+    project = tomllib.loads((ROOT / "packages/outlast/pyproject.toml").read_text(encoding="utf-8"))
+    assert set(EXTRAS.values()) <= set(project["project"]["optional-dependencies"])
 
 
 def test_every_option_of_open_backend_is_documented() -> None:
     """The table of options has a row for each keyword."""
     page = (ROOT / "docs/reference/urls-and-options.md").read_text(encoding="utf-8")
     parameters = inspect.signature(outlast.open_backend).parameters.values()
+    page = page.split("## Every backend", 1)[1].split("\n## ", 1)[0]
     names = {found.name for found in parameters if found.kind is found.KEYWORD_ONLY}
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == names
     defaults = {found.name: found.default for found in parameters if found.name in names}

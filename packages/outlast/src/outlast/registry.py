@@ -26,7 +26,15 @@ hookspec: Final[pluggy.HookspecMarker] = pluggy.HookspecMarker(PROJECT)
 hookimpl: Final[pluggy.HookimplMarker] = pluggy.HookimplMarker(PROJECT)
 """Marks a plugin's ``outlast_backends``."""
 
-EXTRAS: Final[dict[str, str]] = {"sqlite": "sqlite"}
+EXTRAS: Final[dict[str, str]] = {
+    "mongodb": "mongodb",
+    "redis": "redis",
+    "rediss": "redis",
+    "s3": "s3",
+    "sqlite": "sqlite",
+    "valkey": "redis",
+    "valkeys": "redis",
+}
 """The extra of each scheme that a package of the family serves."""
 
 
