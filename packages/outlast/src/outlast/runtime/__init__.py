@@ -20,11 +20,15 @@ from outlast.runtime.events import (
     ToolCallDelta,
     ToolCallReady,
 )
+from outlast.runtime.merging import deep_merge
+from outlast.runtime.messages import MessageManager
 from outlast.runtime.recovery import RecoveryKind, RecoveryPlan, plan_recovery
+from outlast.runtime.state import StateManager
 from outlast.runtime.turn import Recovery, Turn, run_turn
 
 __all__ = [
     "CheckpointPolicy",
+    "MessageManager",
     "Model",
     "ModelError",
     "ModelEvent",
@@ -36,6 +40,7 @@ __all__ = [
     "RetryPolicy",
     "RetryableModelError",
     "RunContext",
+    "StateManager",
     "StreamAccumulator",
     "StreamEnd",
     "StreamEvent",
@@ -46,6 +51,7 @@ __all__ = [
     "ToolCallReady",
     "ToolSpec",
     "Turn",
+    "deep_merge",
     "plan_recovery",
     "run_turn",
 ]

@@ -1,0 +1,68 @@
+"""Copying and merging JSON values without recursion, so that depth costs no stack."""
+
+# Values of any type are what this module is about:
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false
+
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast
+
+ValueT = TypeVar("ValueT")
+
+
+def copy_json(value: ValueT) -> ValueT:
+    """A copy that shares no list and no dict with ``value``."""
+    if type(value) not in (dict, list):
+        return value
+    root: list[Any] = [value]
+    stack: list[Any] = [root]
+    while stack:
+        container: Any = stack.pop()
+        keys: Any = container if type(container) is dict else range(len(container))
+        for key in keys:
+            item = container[key]
+            if type(item) is dict or type(item) is list:
+                copied: Any = item.copy()
+                container[key] = copied
+                stack.append(copied)
+    return cast("ValueT", root[0])
+
+
+def deep_merge(stored: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What is stored, changed by what is given.
+
+    Dicts merge key by key at every depth; anything else that is given replaces what is stored,
+    lists as a whole. A given ``None`` leaves what is stored. Neither argument is changed, and the
+    result shares nothing with them.
+    """
+    result = copy_json(dict(stored))
+    stack: list[tuple[dict[str, Any], Mapping[str, Any]]] = [(result, given)]
+    while stack:
+        target, source = stack.pop()
+        for key, value in source.items():
+            if value is None:
+                continue
+            old = target.get(key)
+            if isinstance(value, dict) and isinstance(old, dict):
+                stack.append((old, cast("dict[str, Any]", value)))
+            else:
+                target[key] = copy_json(value)
+    return result
+
+
+def is_nothing(content: Any) -> bool:
+    """Whether a message's content has neither text nor a block."""
+    if isinstance(content, list):
+        return all(_is_blank(block) for block in content)
+    return _is_blank(content)
+
+
+def _is_blank(block: Any) -> bool:
+    if isinstance(block, dict) and block.get("type") == "text":
+        block = block.get("text")
+    if isinstance(block, str):
+        return not block.strip()
+    return block is None or block in ([], {})
+
+
+__all__ = ["copy_json", "deep_merge", "is_nothing"]
