@@ -1,18 +1,15 @@
-"""Harnesses for the stores that the core and its siblings serve by URL, as the command uses them.
-
-They look past the adapter with nothing but the standard library and the core.
-"""
+"""Memory, a directory and an SQLite file, read with the standard library and the core alone."""
 
 import asyncio
 import secrets
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from outlast.backends.memory import MemoryDriver
 from outlast.contracts import DriverBackend
-from outlast_contract.harness import Harness, UrlHarness
+from outlast_contract.harness import UrlHarness
 
 
 class MemoryHarness(UrlHarness):
@@ -83,18 +80,4 @@ def _rows(path: str) -> Iterator[tuple[str, bytes]]:
         connection.close()
 
 
-_BY_SCHEME: dict[str, type[UrlHarness]] = {"file": FileHarness, "sqlite": SqliteHarness}
-
-
-def harness_for(url: str) -> Callable[[], Harness]:
-    """Makes harnesses for a store URL; ``memory://`` becomes one shared store of a random name
-    each.
-    """
-    scheme = url.partition(":")[0].partition("+")[0].lower()
-    if url.rstrip("/").lower() == "memory:":
-        return MemoryHarness
-    kind = _BY_SCHEME.get(scheme, UrlHarness)
-    return lambda: kind(url)
-
-
-__all__ = ["FileHarness", "MemoryHarness", "SqliteHarness", "harness_for"]
+__all__ = ["FileHarness", "MemoryHarness", "SqliteHarness"]

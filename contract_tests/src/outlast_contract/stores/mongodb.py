@@ -1,0 +1,30 @@
+"""MongoDB, read with PyMongo's blocking client."""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pymongo import MongoClient
+
+from outlast_contract.harness import UrlHarness
+
+
+class MongoHarness(UrlHarness):
+    """A database, by the URL of outlast."""
+
+    async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
+        """All documents of outlast in the database, those of other namespaces too."""
+        settings = {name: value for name, value in self.options.items() if name != "driver"}
+        return await asyncio.to_thread(lambda: list(_documents(str(self.url), settings)))
+
+
+def _documents(url: str, settings: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
+    with MongoClient[dict[str, Any]](url, **settings) as client:
+        database = client.get_default_database("outlast")
+        for name in database.list_collection_names():
+            if name.startswith("outlast_"):
+                for document in database[name].find():
+                    yield f"{name}/{document['_id']}", repr(document).encode()
+
+
+__all__ = ["MongoHarness"]

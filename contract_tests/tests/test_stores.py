@@ -1,0 +1,46 @@
+"""The command's look past the adapter, on each store of the family that has a server."""
+
+import secrets
+from datetime import timedelta
+
+import pytest
+
+import outlast
+from outlast_contract.servers import ServerUnavailable, shared_server
+from outlast_contract.stores import harness_for
+
+KINDS = ("redis", "valkey", "redis-cluster", "mongodb", "mongodb-replicas", "s3")
+
+
+@pytest.fixture
+def store(kind: str) -> tuple[str, dict[str, str]]:
+    try:
+        server = shared_server(kind)
+    except ServerUnavailable as error:
+        pytest.skip(f"NOT RUN: {error.reason}")
+    return server.url, dict(server.options)
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_is_stored_is_seen_until_it_is_deleted_and_swept(
+    store: tuple[str, dict[str, str]],
+) -> None:
+    """Payloads and ids show while they are there; afterwards nothing of the task does (C3)."""
+    url, options = store
+    harness = harness_for(url, **options)()
+    namespace = f"oc {{*}}-{secrets.token_hex(6)}"
+    marker = secrets.token_hex(12)
+    async with await harness.open(namespace) as backend:
+        tasks = backend.persistence
+        claim = await tasks.claim_task(marker)
+        message = outlast.ApiMessage(id="m", role="user", content=f"content {marker}")
+        await tasks.append_api_message(marker, message, claim=claim)
+        seen = list(await harness.raw(namespace))
+        assert any(f"content {marker}".encode() in data for _, data in seen)
+        await tasks.delete_task(marker, claim=claim)
+        await backend.sweep(older_than=timedelta(0))
+        left = [name for name, data in await harness.raw(namespace) if marker.encode() in data]
+        left += [name for name, _ in await harness.raw(namespace) if marker in name]
+        assert left == []
+    await harness.wipe(namespace)
