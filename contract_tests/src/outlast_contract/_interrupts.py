@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Self, TypeVar
@@ -48,7 +48,7 @@ class Interrupts:
                 self._raise_held()
 
     @contextmanager
-    def allowed(self) -> Iterator[None]:
+    def allowed(self) -> Generator[None]:
         """Let them through, one that was held back at once."""
         if not self._is_ours:
             yield
