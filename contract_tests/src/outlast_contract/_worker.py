@@ -13,10 +13,13 @@ import socket
 import sys
 from typing import Any
 
+import msgspec
+
 import outlast
 from outlast.driver import Scope
 from outlast.errors import OutlastError
 from outlast_contract.mutations import MUTATIONS, claim
+from outlast_contract.owners import Owner
 
 
 def main() -> None:
@@ -61,6 +64,7 @@ class Worker:
         self._order = order
         self._connection = connection
         self._claims: dict[str, outlast.Claim] = {}
+        self._owners: dict[str, Owner] = {}
         self._backend: outlast.Backend | None = None
 
     async def run(self) -> None:
@@ -106,6 +110,8 @@ class Worker:
                 return await self._append(**options)
             case "write":
                 return await self._write(**options)
+            case "own":
+                return await self._own(**options)
             case _:
                 raise ValueError(command)
 
@@ -129,6 +135,13 @@ class Worker:
             message = outlast.ApiMessage(id=f"{prefix}{number}", role="user", content="")
             await self._open.persistence.append_api_message(id, message)
         return {}
+
+    async def _own(self, id: str, seed: int, *, writes_stale: bool) -> dict[str, Any]:
+        """Go on as the owner of a task, for some calls."""
+        if id not in self._owners:
+            scope = _scope("task", id)
+            self._owners[id] = Owner([self._open], scope, seed, writes_stale=writes_stale)
+        return {"events": msgspec.to_builtins(await self._owners[id].steps(3))}
 
     async def _write(
         self, task: str, run: str, mark: str, mutations: list[str], first: int
