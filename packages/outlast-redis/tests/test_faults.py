@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import pytest
 from redis.asyncio import Redis
-from redis_support import ClosingBackend, Open, Owner, claim_id, client_of
+from redis_support import ClosingBackend, Open, client_of
 
 import outlast
 from outlast.driver import Entry, Scope
@@ -259,43 +259,6 @@ async def test_a_server_that_is_away_is_named_and_nothing_was_applied(
         assert caught.value.applied is False
     await asyncio.to_thread(server.restart)
     assert await driver.write(TASK, "state", b"x", fence=None) == 1
-
-
-async def append_until_failure(driver: RedisDriver, owner: Owner, done: list[str]) -> None:
-    """Append, and note what was acknowledged, until the server is gone."""
-    for number in range(100_000):
-        name = f"{owner.epoch}-{number}"
-        try:
-            await driver.append(TASK, "api", [Entry(name, b"x")], fence=owner.fence())
-        except (OutcomeUnknownError, UnavailableError):
-            return
-        done.append(name)
-
-
-@pytest.mark.parametrize("kind", ["redis", "valkey"])
-async def test_nothing_acknowledged_is_lost_when_the_server_is_killed(
-    start: Start, open_driver: Open, kind: str
-) -> None:
-    """D1, H-R12: five kills under load; no acknowledged message is missing, no fence moved back."""
-    server = start(kind)
-    driver = await open_driver(server.url)
-    assert driver.capabilities.data_survives == {"process", "server"}
-    done: list[str] = []
-    epoch = 0
-    for round_number in range(5):
-        value = await driver.claim(TASK, claim_id(round_number))
-        assert value.epoch > epoch
-        epoch = value.epoch
-        owner = Owner(epoch, claim_id(round_number))
-        before = len(done)
-        appending = asyncio.create_task(append_until_failure(driver, owner, done))
-        await wait_until(lambda before=before: len(done) >= before + 40)  # type: ignore[misc]
-        await asyncio.to_thread(server.kill)
-        await appending
-        await asyncio.to_thread(server.restart)
-        stored = [entry.id for entry in await driver.load(TASK, "api")]
-        assert set(done) <= set(stored)
-        assert len(set(stored)) == len(stored)
 
 
 async def test_a_restarted_server_answers_loading_as_not_applied(

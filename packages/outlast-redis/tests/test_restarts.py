@@ -1,0 +1,35 @@
+"""D1, H-R12: servers killed under load keep what was done, or declare that they may not."""
+
+from collections.abc import Callable
+
+import pytest
+
+from outlast_contract.expect import Violation
+from outlast_contract.restarts import survive_restarts
+from outlast_contract.servers import Server
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+Start = Callable[..., Server]
+
+
+@pytest.mark.parametrize("kind", ["redis", "valkey"])
+async def test_what_is_done_outlasts_five_kills(start: Start, kind: str) -> None:
+    """With every command on disk before it is answered, neither data nor fences are lost."""
+    history = await survive_restarts(start(kind))
+    assert history.keeps_data
+    assert history.keeps_fences
+
+
+@pytest.mark.parametrize("how", ["everysec", "no"])
+async def test_what_may_be_lost_is_declared(start: Start, how: str) -> None:
+    """With less nothing is promised; clients reconnect all the same, and find nothing invented."""
+    history = await survive_restarts(start("redis", "--appendfsync", how))
+    assert not history.keeps_data
+    assert not history.keeps_fences
+
+
+async def test_a_server_that_forgets_would_be_found_out(start: Start) -> None:
+    """One without persistence does not pass for durable: the tests above can fail."""
+    with pytest.raises(Violation) as caught:
+        await survive_restarts(start("redis", "--appendonly", "no"), survives=True)
+    assert caught.value.clause in ("D1", "F1", "F2")
