@@ -138,6 +138,39 @@ def test_a_newer_format_is_told_apart_from_corruption() -> None:
         Codec().decode(b'{"format":2,"kind":"api_message","key":"k"}\n???', ApiMessage)
 
 
+@pytest.mark.parametrize("place", [0, 2, 4])
+@pytest.mark.parametrize(
+    ("spoil", "error"),
+    [
+        (lambda data: data[:-1], CorruptDataError),
+        (lambda data: data.replace(b"api_message", b"user_message"), CorruptDataError),
+        (lambda data: data.replace(b'"format":1', b'"format":9'), UnsupportedVersionError),
+        (bytearray, CorruptDataError),
+        (lambda data: None, CorruptDataError),
+    ],
+)
+def test_one_bad_record_among_many_is_told_as_alone(place: int, spoil: Any, error: Any) -> None:
+    codec = Codec()
+    stored = [codec.encode(ApiMessage(f"m{number}", "user"))[0] for number in range(5)]
+    stored[place] = spoil(stored[place])
+    with pytest.raises(error) as alone:
+        codec.decode(stored[place], ApiMessage)
+    with pytest.raises(error) as among:
+        codec.decode_many(stored, ApiMessage)
+    assert str(among.value) == str(alone.value)
+
+
+def test_many_records_are_decoded_by_what_a_subclass_says() -> None:
+    class Reversing(Codec):
+        def decode(self, data: bytes, kind: Any) -> Any:
+            return super().decode(data[::-1], kind)
+
+    messages = [ApiMessage(f"m{number}", "user", VALUES) for number in range(3)]
+    stored = [Codec().encode(message)[0] for message in messages]
+    assert Codec().decode_many(stored, ApiMessage) == messages
+    assert Reversing().decode_many([data[::-1] for data in stored], ApiMessage) == messages
+
+
 def test_deep_values_survive_a_deep_caller() -> None:
     value: Any = []
     for _ in range(797):

@@ -332,8 +332,7 @@ class DriverPersistence(PersistenceManager):
             wanted = _check_count(last, "last")
             load = partial(self._driver.load, scope, log.name, last=wanted)
             entries = await self._calls.read(operation, task_id, load)
-            decode = self._records.codec.decode
-            return [decode(entry.data, log.kind) for entry in entries]
+            return self._records.codec.decode_many([entry.data for entry in entries], log.kind)
 
     async def _append(
         self,
