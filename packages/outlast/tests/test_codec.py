@@ -151,7 +151,7 @@ def test_a_newer_format_is_told_apart_from_corruption() -> None:
 )
 def test_one_bad_record_among_many_is_told_as_alone(place: int, spoil: Any, error: Any) -> None:
     codec = Codec()
-    stored = [codec.encode(ApiMessage(f"m{number}", "user"))[0] for number in range(5)]
+    stored = [codec.encode(ApiMessage(f"m{number}", "user", "text"))[0] for number in range(5)]
     stored[place] = spoil(stored[place])
     with pytest.raises(error) as alone:
         codec.decode(stored[place], ApiMessage)
