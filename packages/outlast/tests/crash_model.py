@@ -4,19 +4,20 @@
 
 Without `fsync` of a directory, each of its changed names may be on the disk or not, independently
 of all others. Without `fsync` of a file, its bytes may be there, missing, cut in half or zeros of
-the right length. Nothing else is promised, and nothing else is assumed here: in particular no order
-between the two.
+the right length, and its modification time the old or the new one. Nothing else is promised, and
+nothing else is assumed here: in particular no order between the two.
 """
 
 import os
 import random
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from outlast.backends._fs import FileSystem
+from outlast.backends._fs import IN_FLIGHT_NS, FileSystem
 
 _MANY = 48
 
@@ -35,6 +36,7 @@ class RecordingFileSystem(FileSystem):
     def __init__(self) -> None:
         self.events: list[Event] = []
         self._inodes: dict[int, int] = {}
+        """By the system's inode: that one is given to another file once a file is gone."""
         self._count = 0
 
     def note(self, call: str, data: Any = None) -> None:
@@ -47,19 +49,30 @@ class RecordingFileSystem(FileSystem):
 
     def create(self, path: str) -> int:
         fd = super().create(path)
-        self._count += 1
-        self._inodes[fd] = self._count
-        self.events.append(Event("create", path, inode=self._count))
+        self._created(path, fd)
         return fd
+
+    def _created(self, path: str, fd: int) -> None:
+        self._count += 1
+        self._inodes[os.fstat(fd).st_ino] = self._count
+        self.events.append(Event("create", path, inode=self._count))
+
+    def _inode(self, fd: int) -> int:
+        return self._inodes[os.fstat(fd).st_ino]
 
     def write(self, fd: int, data: bytes) -> None:
         super().write(fd, data)
-        self.events.append(Event("write", inode=self._inodes[fd], data=data))
+        self.events.append(Event("write", inode=self._inode(fd), data=data))
+
+    def set_mtime(self, fd: int, mtime_ns: int | None) -> None:
+        super().set_mtime(fd, mtime_ns)
+        is_in_flight = mtime_ns == IN_FLIGHT_NS
+        self.events.append(Event("set_mtime", inode=self._inode(fd), data=is_in_flight))
 
     def fsync(self, fd: int) -> None:
         super().fsync(fd)
-        if fd in self._inodes:
-            self.events.append(Event("fsync", inode=self._inodes[fd]))
+        if not stat.S_ISDIR(os.fstat(fd).st_mode):
+            self.events.append(Event("fsync", inode=self._inode(fd)))
 
     def fsync_dir(self, path: str) -> None:
         super().fsync_dir(path)
@@ -75,9 +88,12 @@ class RecordingFileSystem(FileSystem):
         if existed:
             self.events.append(Event("unlink", path))
 
-    def close(self, fd: int) -> None:
-        self._inodes.pop(fd, None)
-        super().close(fd)
+    def open_lock(self, path: str) -> int:
+        existed = os.path.exists(path)
+        fd = super().open_lock(path)
+        if not existed:
+            self._created(path, fd)
+        return fd
 
     def rewrite(self, path: str, data: bytes) -> None:
         """What no write path should do: change a file in place."""
@@ -98,9 +114,11 @@ Names = dict[str, int | None]
 @dataclass
 class _File:
     data: bytes = b""
-    durable: bytes | None = b""
-    """``None``: what is on the disk is known to be anything between old and new."""
     was_synced: bytes = b""
+    is_in_flight: bool = False
+    """Whether its modification time says so."""
+    was_in_flight: bool = False
+    """What the disk is known to have of that."""
 
 
 @dataclass
@@ -112,6 +130,7 @@ class Disk:
     durable: dict[str, Names] = field(default_factory=dict[str, Names])
     pending: dict[str, list[Event]] = field(default_factory=dict[str, list[Event]])
     files: dict[int, _File] = field(default_factory=dict[int, _File])
+    _tried: dict[str, list[Event]] = field(default_factory=dict[str, list[Event]])
 
     def __post_init__(self) -> None:
         self._add_directory(self.base)
@@ -132,7 +151,10 @@ class Disk:
                 inode = self.names[os.path.dirname(event.path)][os.path.basename(event.path)]
                 self._change(event._replace(inode=inode or 0))
             case "write":
-                self.files[event.inode].data += event.data
+                file = self.files[event.inode]
+                file.data, file.is_in_flight = file.data + event.data, False
+            case "set_mtime":
+                self.files[event.inode].is_in_flight = event.data
             case "fsync":
                 self._sync(event.inode)
             case "truncate" | "rewrite":
@@ -151,7 +173,7 @@ class Disk:
 
     def _sync(self, inode: int) -> None:
         file = self.files[inode]
-        file.was_synced = file.data
+        file.was_synced, file.was_in_flight = file.data, file.is_in_flight
 
     def _change(self, event: Event) -> None:
         folder = os.path.dirname(event.path)
@@ -159,9 +181,20 @@ class Disk:
         self.pending[folder].append(event)
 
     def crashes(self, rng: random.Random) -> Iterator["State"]:
-        """The states that a crash may leave now: all, or many of them if there are too many."""
+        """The states that a crash may leave now: all, or many of them if there are too many.
+
+        A single name that has been pending for longer is there or not, at random: in combination
+        with all others it was tried both ways when it was new.
+        """
         folders = [path for path, events in self.pending.items() if events]
-        choices = [list(_subsets(len(self.pending[path]), rng)) for path in folders]
+        choices: list[list[tuple[int, ...]]] = []
+        for path in folders:
+            count = len(self.pending[path])
+            if count == 1 and self._tried.get(path) == self.pending[path]:
+                choices.append([tuple(range(rng.choice((0, 1))))])
+            else:
+                choices.append(list(_subsets(count, rng)))
+        self._tried = {path: list(self.pending[path]) for path in folders}
         for chosen in _some(choices, rng):
             names = {path: dict(entries) for path, entries in self.durable.items()}
             for path, kept in zip(folders, chosen, strict=True):
@@ -176,28 +209,45 @@ class Disk:
                 }
             )
             variants = [_variants(self.files[inode]) for inode in unsynced]
+            are_times_kept = rng.random() < 0.5
             for contents in _some(variants, rng):
                 lost = dict(zip(unsynced, contents, strict=True))
                 yield frozenset(
-                    (
-                        os.path.relpath(path, self.base),
-                        None if inode is None else lost.get(inode, self.files[inode].was_synced),
-                    )
+                    self._entry(path, inode, lost, are_times_kept=are_times_kept)
                     for path, inode in tree.items()
                 )
 
+    def _entry(
+        self, path: str, inode: int | None, lost: dict[int, bytes], *, are_times_kept: bool
+    ) -> "Entry":
+        name = os.path.relpath(path, self.base)
+        if inode is None:
+            return Entry(name, None)
+        file = self.files[inode]
+        is_in_flight = file.is_in_flight if are_times_kept else file.was_in_flight
+        return Entry(name, lost.get(inode, file.was_synced), is_in_flight)
 
-State = frozenset[tuple[str, bytes | None]]
-"""The paths below the base with their bytes; ``None`` for directories."""
+
+class Entry(NamedTuple):
+    """A path below the base: its bytes, ``None`` for a directory; whether it is in flight."""
+
+    path: str
+    data: bytes | None
+    is_in_flight: bool = False
+
+
+State = frozenset[Entry]
 
 
 def materialize(state: State, base: Path) -> None:
     """Make the files and directories of a state."""
-    for path, data in sorted(state, key=lambda item: item[0]):
+    for path, data, is_in_flight in sorted(state):
         if data is None:
             (base / path).mkdir()
-        else:
-            (base / path).write_bytes(data)
+            continue
+        (base / path).write_bytes(data)
+        if is_in_flight:
+            os.utime(base / path, ns=(IN_FLIGHT_NS, IN_FLIGHT_NS))
 
 
 def _apply_name(names: Names, event: Event) -> None:

@@ -44,8 +44,17 @@ def workload(appends: int = 30) -> list[Step]:
 
         return step
 
-    async def unclaimed(driver: Driver, claims: dict[str, Claimed]) -> None:
+    async def append_unclaimed(driver: Driver, claims: dict[str, Claimed]) -> None:
         await driver.append(OTHER, "user", entries("x", "y", size=90), fence=None)
+
+    async def write_unclaimed(driver: Driver, claims: dict[str, Claimed]) -> None:
+        await driver.write(OTHER, "input", b"large " * 20, fence=None)
+
+    async def replace_unclaimed(driver: Driver, claims: dict[str, Claimed]) -> None:
+        await driver.replace(OTHER, "user", entries(*"uvwxyz", size=60), fence=None)
+
+    async def remove_unclaimed(driver: Driver, claims: dict[str, Claimed]) -> None:
+        await driver.remove(OTHER, fence=None)
 
     async def replace(driver: Driver, claims: dict[str, Claimed]) -> None:
         many = entries(*"abcdefgh", size=50)
@@ -70,9 +79,13 @@ def workload(appends: int = 30) -> list[Step]:
         take("r", RUN, parent="t"),
         write("r", "checkpoint", b"so far"),
         write("r", "checkpoint", b"so far and more " * 8),
-        unclaimed,
+        append_unclaimed,
+        write_unclaimed,
         replace,
+        replace_unclaimed,
         append("i"),
+        remove_unclaimed,
+        append_unclaimed,
         take("t", TASK),
         remove_run,
         sweep,

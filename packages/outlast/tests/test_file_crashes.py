@@ -5,6 +5,7 @@ real files, and the real driver opens each of them. The same is done to drivers 
 which must be found out.
 """
 
+import os
 import random
 import tempfile
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ from file_kit import (
 from file_workload import World, workload, worlds_of
 
 from outlast.backends import _directory, _objects
-from outlast.backends._fs import Contents
+from outlast.backends._fs import IN_FLIGHT_NS, Contents, FileSystem
 from outlast.driver import Entry, Scope, StoredFence
 from outlast.errors import OutlastError
 from outlast.heads import key_of
@@ -67,12 +68,17 @@ def record(fs: RecordingFileSystem, base: Path, driver: InlineFileDriver) -> Rec
 
 
 def violations(
-    recorded: Recorded, *, most: int | None = None, only_seen: bool = False
+    recorded: Recorded,
+    fs: FileSystem | None = None,
+    *,
+    most: int | None = None,
+    only_seen: bool = False,
 ) -> list[Violation]:
     """What the crash states of a recorded workload break.
 
     Args:
         recorded: The workload.
+        fs: The calls of the driver that opens what a crash left.
         most: Stop when so many were found.
         only_seen: Look only at moments at which a reader has seen what was not done yet.
     """
@@ -97,7 +103,7 @@ def violations(
                 if (state, least, done) in checked:
                     continue
                 checked.add((state, least, done))
-                what = judge(state, next(rooms), recorded, least, done)
+                what = judge(state, next(rooms), recorded, fs, least, done)
                 if what is not None:
                     found.append(Violation(place, event.call, what))
                     if len(found) == most:
@@ -106,13 +112,16 @@ def violations(
     return found
 
 
-def judge(state: State, room: Path, recorded: Recorded, least: int, done: int) -> str | None:
+def judge(
+    state: State, room: Path, recorded: Recorded, fs: FileSystem | None, least: int, done: int
+) -> str | None:
     """What is wrong with a crash state, if anything.
 
     Args:
         state: What the crash left.
         room: Where to make it.
         recorded: The workload.
+        fs: The calls of the driver that opens it.
         least: So many steps are done, or were seen to be, and must be there; 0: not even the
             set-up.
         done: So many steps are done; one more may be under way.
@@ -121,7 +130,7 @@ def judge(state: State, room: Path, recorded: Recorded, least: int, done: int) -
     materialize(state, room)
     allowed = recorded.worlds[max(0, least - 1) : done + 1] or recorded.worlds[:1]
     try:
-        driver = InlineFileDriver(room / "s")
+        driver = InlineFileDriver(room / "s", fs)
         drive(driver.setup(create=not least))
         for scope in SCOPES:
             seen = drive(look(driver, scope))
@@ -248,6 +257,49 @@ def test_a_defect_in_the_write_path_is_found(
     (found,) = violations(recorded, most=1)
     setup_ends = recorded.events.index(Event("done"))
     assert (found.place <= setup_ends) is is_in_setup
+
+
+class LocksAreMadeInSetUp(FileSystem):
+    """Takes a lock file for one of the files that set-up has made."""
+
+    def open_lock(self, path: str) -> int:
+        return os.open(path, os.O_RDWR)
+
+
+class LockFilesAreHeld(FileSystem):
+    """Takes a lock that is there for one that somebody holds, as if its owner would remove it."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, str] = {}
+
+    def open_lock(self, path: str) -> int:
+        fd = self.create(path)
+        self._held[fd] = path
+        return fd
+
+    def close_lock(self, fd: int) -> None:
+        super().close_lock(fd)
+        self.unlink(self._held.pop(fd))
+
+
+class WhatIsInFlightIsNotThere(FileSystem):
+    """Its readers wait for a file's writer to say that its name is durable."""
+
+    def open(self, path: str) -> int:
+        if self.identify(path).mtime_ns == IN_FLIGHT_NS:
+            raise FileNotFoundError(path)
+        return super().open(path)
+
+
+@pytest.mark.parametrize(
+    "mutant", [LocksAreMadeInSetUp, LockFilesAreHeld, WhatIsInFlightIsNotThere]
+)
+def test_a_defect_in_opening_what_a_crash_left_is_found(
+    mutant: type[FileSystem], base: Path
+) -> None:
+    fs = RecordingFileSystem()
+    recorded = record(fs, base, InlineFileDriver(base / "s", fs))
+    assert violations(recorded, mutant(), most=1)
 
 
 class WatchedFileSystem(RecordingFileSystem):
