@@ -90,7 +90,14 @@ def types(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run every test against the installed distributions, servers included."""
     install_all(session, "./contract_tests[servers]", *TEST_TOOLS)
-    pytest(session, "-m", "not long", *TESTS)
+    pytest(session, "-m", "not long and not containers", *TESTS)
+
+
+@nox.session
+def containers(session: nox.Session) -> None:
+    """Run a part of the suite on servers in containers, if there is an engine or can be one."""
+    install_all(session, "./contract_tests[containers,servers]", *TEST_TOOLS)
+    session.run("pytest", "-m", "containers", "contract_tests/tests", *session.posargs)
 
 
 @nox.session
@@ -104,7 +111,8 @@ def mutants(session: nox.Session) -> None:
 def quick(session: nox.Session) -> None:
     """Run what needs no server and takes little time: under 90 seconds."""
     install_all(session, *TEST_TOOLS)
-    pytest(session, "-m", "not slow and not demo and not long and not server", *EMBEDDED)
+    selection = "not slow and not demo and not long and not server and not containers"
+    pytest(session, "-m", selection, *EMBEDDED)
 
 
 @nox.session

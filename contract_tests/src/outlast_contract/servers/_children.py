@@ -1,5 +1,6 @@
 """Server processes: they end with their keeper, and are killed with all that they forked."""
 
+import abc
 import contextlib
 import ctypes
 import os
@@ -22,8 +23,83 @@ class StartError(Exception):
     """A server did not come up; the text has the end of its log."""
 
 
-class Child:
-    """One server process, started again and again on the same data."""
+class Node(abc.ABC):
+    """One node of a server, started again and again on the same data."""
+
+    @property
+    @abc.abstractmethod
+    def pid(self) -> int | None:
+        """Of the running process; ``None`` if there is none."""
+
+    @abc.abstractmethod
+    def launch(self, command: Command) -> None:
+        """Start it; harmless if it runs.
+
+        Raises:
+            StartError: It cannot be started.
+        """
+
+    @abc.abstractmethod
+    def kill(self) -> None:
+        """End it by SIGKILL, with every process that it forked, and wait until all are gone."""
+
+    @abc.abstractmethod
+    def stop(self) -> None:
+        """Stop it, with every process that it forked.
+
+        Raises:
+            StartError: It does not run.
+        """
+
+    @abc.abstractmethod
+    def cont(self) -> None:
+        """Let it go on after `stop`.
+
+        Raises:
+            StartError: It does not run.
+        """
+
+    @abc.abstractmethod
+    def log(self) -> str:
+        """The end of what it printed."""
+
+    @abc.abstractmethod
+    def ended(self) -> int | None:
+        """Its exit code, waited for a moment; ``None`` while it runs."""
+
+    def discard(self) -> None:
+        """Give it up for good."""
+        self.kill()
+
+    def start(self, command: Command, is_up: Callable[[], bool], timeout: float) -> None:
+        """Start it and return when it serves; harmless if it runs.
+
+        Raises:
+            StartError: It ended, or did not serve within ``timeout`` seconds.
+        """
+        self.launch(command)
+        self.wait_until(is_up, timeout)
+
+    def wait_until(self, condition: Callable[[], bool], timeout: float) -> None:
+        """Ask until ``condition`` holds, as long as the node lives.
+
+        Raises:
+            StartError: It ended, or ``timeout`` seconds went by.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            with contextlib.suppress(OSError):
+                if condition():
+                    return
+            code = self.ended()
+            if code is not None:
+                raise StartError(f"it ended with code {code}; its log ends:\n{self.log()}")
+            if time.monotonic() > deadline:
+                raise StartError(f"not ready after {timeout:g} s; its log ends:\n{self.log()}")
+
+
+class Child(Node):
+    """A child process."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -31,16 +107,10 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """Of the running process; ``None`` if there is none."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
-    def start(self, command: Command, is_up: Callable[[], bool], timeout: float) -> None:
-        """Start the process and return when it serves; harmless if it runs.
-
-        Raises:
-            StartError: It ended, or did not serve within ``timeout`` seconds.
-        """
+    def launch(self, command: Command) -> None:
         if self.pid is None:
             with self._log.open("ab") as log:
                 self._process = subprocess.Popen(
@@ -57,28 +127,14 @@ class Child:
                     if sys.platform == "linux"
                     else None,
                 )
-        self.wait_until(is_up, timeout)
 
-    def wait_until(self, condition: Callable[[], bool], timeout: float) -> None:
-        """Ask until ``condition`` holds, as long as the process lives.
-
-        Raises:
-            StartError: It ended, or ``timeout`` seconds went by.
-        """
+    def ended(self) -> int | None:
         assert self._process is not None
-        deadline = time.monotonic() + timeout
-        while True:
-            with contextlib.suppress(OSError):
-                if condition():
-                    return
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                code = self._process.wait(_POLL)
-                raise StartError(f"it ended with code {code}; its log ends:\n{self.log()}")
-            if time.monotonic() > deadline:
-                raise StartError(f"not ready after {timeout:g} s; its log ends:\n{self.log()}")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(_POLL)
+        return None
 
     def kill(self) -> None:
-        """End it by SIGKILL, with every process that it forked, and wait until all are gone."""
         pid = self.pid
         if self._process is None or pid is None:
             return
@@ -93,28 +149,17 @@ class Child:
             time.sleep(_POLL)
 
     def stop(self) -> None:
-        """Stop it by SIGSTOP, with every process that it forked.
-
-        Raises:
-            StartError: It does not run.
-        """
         pid = self._running()
         for member in (pid, *_descendants(pid)):
             _signal(member, signal.SIGSTOP)
         os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def cont(self) -> None:
-        """Let it go on after `stop`.
-
-        Raises:
-            StartError: It does not run.
-        """
         pid = self._running()
         for member in (*_descendants(pid), pid):
             _signal(member, signal.SIGCONT)
 
     def log(self) -> str:
-        """The end of what it printed."""
         with contextlib.suppress(FileNotFoundError), self._log.open("rb") as file:
             file.seek(max(0, self._log.stat().st_size - _LOG_BYTES))
             return file.read().decode(errors="replace")
@@ -162,4 +207,4 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-__all__ = ["Child", "StartError"]
+__all__ = ["Child", "Node", "StartError"]

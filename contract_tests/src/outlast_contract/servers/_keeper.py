@@ -14,12 +14,13 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from outlast_contract.servers._children import Child, StartError
+from outlast_contract.servers._children import Node, StartError
 from outlast_contract.servers._kinds import RECIPES
+from outlast_contract.servers._locate import locate
 from outlast_contract.servers._programs import Search
 from outlast_contract.servers._recipe import SOCKET, Recipe, address
 from outlast_contract.servers._wire import free_ports
@@ -34,14 +35,16 @@ class Keeper:
 
     Args:
         recipe: Of its kind; its programs were found.
+        make_node: Makes a node, of the file for its log.
         home: Holds data, logs and the socket.
     """
 
-    def __init__(self, recipe: Recipe, home: Path) -> None:
+    def __init__(self, recipe: Recipe, make_node: Callable[[Path], Node], home: Path) -> None:
         self._recipe = recipe
+        self._make_node = make_node
         self._home = home
         self._ports: list[int] = []
-        self._children: list[Child] = []
+        self._children: list[Node] = []
 
     def start(self) -> None:
         """Start all nodes on ports of our choice.
@@ -64,7 +67,9 @@ class Keeper:
         recipe = self._recipe
         empty(self._home)
         self._ports = free_ports(recipe.nodes * recipe.ports_per_node)
-        self._children = [Child(self._home / f"node{node}.log") for node in range(recipe.nodes)]
+        self._children = [
+            self._make_node(self._home / f"node{node}.log") for node in range(recipe.nodes)
+        ]
         recipe.prepare(self._home, self._ports)
         for node in range(recipe.nodes):
             self.start_node(node)
@@ -88,7 +93,7 @@ class Keeper:
     def kill_all(self) -> None:
         """Kill every node."""
         for child in self._children:
-            child.kill()
+            child.discard()
         if self._ports:
             for path in self._recipe.leftovers(self._ports):
                 path.unlink(missing_ok=True)
@@ -221,11 +226,12 @@ def _leave(number: int, frame: object) -> None:
 def main(kind: str, home: Path, arguments: Sequence[str]) -> int:
     """Keep a server of ``kind`` in ``home``; print one line of JSON when it is up, or why not."""
     recipe = RECIPES[kind](arguments)
-    keeper = Keeper(recipe, home)
+    make_node = locate(recipe, Search())
+    assert make_node is not None, "whoever starts a keeper has looked"
+    keeper = Keeper(recipe, make_node, home)
     lock = os.open(home, os.O_RDONLY)
     signal.signal(signal.SIGTERM, _leave)
     try:
-        recipe.find(Search())
         try:
             keeper.start()
             desk = Desk(keeper, home, lock)

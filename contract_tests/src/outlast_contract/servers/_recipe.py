@@ -41,6 +41,10 @@ class Recipe(abc.ABC):
     nodes: ClassVar[int] = 1
     ports_per_node: ClassVar[int] = 1
     start_timeout: ClassVar[float] = 30.0
+    image: ClassVar[tuple[str, str] | None] = None
+    """The container image that serves where no program is found, and the program in it."""
+    program: Path
+    """What is started; known once it is found."""
 
     def __init__(self, arguments: Sequence[str] = ()) -> None:
         """Make a recipe.

