@@ -37,6 +37,18 @@ def test_a_chosen_clause_is_reported_and_the_others_are_named_together(
     assert sorted([*not_chosen, *reported]) == sorted(CLAUSES)
 
 
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite+aiosqlite://"])
+def test_a_store_whose_clients_cannot_meet_is_refused(
+    capsys: pytest.CaptureFixture[str], url: str
+) -> None:
+    """One line says what to give instead."""
+    assert main([url, "--clause", "S5"]) == 2
+    assert capsys.readouterr().err == (
+        "outlast-contract: an SQLite database in memory belongs to one client; the suite needs a "
+        "file, such as sqlite:///store.db\n"
+    )
+
+
 @pytest.mark.parametrize("option", ["--json", "--junit"])
 def test_a_report_without_a_place_is_refused_before_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str

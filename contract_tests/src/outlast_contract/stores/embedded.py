@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from outlast.backends.memory import MemoryDriver
 from outlast.contracts import DriverBackend
+from outlast.errors import ConfigurationError
 from outlast_contract.harness import UrlHarness
 
 
@@ -57,6 +58,15 @@ def _files(root: Path) -> Iterator[tuple[str, bytes]]:
 
 class SqliteHarness(UrlHarness):
     """An SQLite file, read with the standard library."""
+
+    async def start(self) -> None:
+        """Refuse a database in memory: its clients would not meet."""
+        path = (self.url or "").partition("://")[2].partition("?")[0]
+        if path in ("", "/", "/:memory:"):
+            raise ConfigurationError(
+                "an SQLite database in memory belongs to one client; the suite needs a file, such "
+                "as sqlite:///store.db"
+            )
 
     async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
         """All rows of all tables, those of other namespaces too."""
