@@ -1,106 +1,22 @@
 """Lost replies, late replies, closed connections, stopped and killed servers."""
 
 import asyncio
-import contextlib
-import shutil
-import ssl
-import subprocess
 from collections.abc import AsyncIterator, Callable
-from datetime import timedelta
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
+from redis_proxy import Proxy
 from redis_support import ClosingBackend, Open, client_of
 
 import outlast
 from outlast.driver import Entry, Scope
-from outlast.errors import ConfigurationError, OutcomeUnknownError, UnavailableError
+from outlast.errors import OutcomeUnknownError, UnavailableError
 from outlast_contract.servers import Server
 from outlast_redis import RedisBackend, RedisDriver
 
 TASK = Scope("task", "t")
 Start = Callable[..., Server]
-
-
-class Proxy:
-    """Passes bytes between clients and a server, and can hold replies back or lose them.
-
-    Attributes:
-        requests: How often a client sent something that contains ``counted``.
-    """
-
-    def __init__(self, address: tuple[str, int], tls: ssl.SSLContext | None = None) -> None:
-        self._address = address
-        self._tls = tls
-        self._pass = asyncio.Event()
-        self._pass.set()
-        self._losing = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.counted = b"EVALSHA"
-        self.requests = 0
-        self.replies = 0
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
-        self.port: int = self._server.sockets[0].getsockname()[1]
-        self.url = f"redis://127.0.0.1:{self.port}/0"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._server.wait_closed()
-
-    def hold(self) -> None:
-        """Keep replies back until `release`."""
-        self._pass.clear()
-
-    def release(self) -> None:
-        self._pass.set()
-
-    def lose(self, count: int = 1) -> None:
-        """Close the connection instead of passing the next replies on."""
-        self._losing = count
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        upstream, upstream_writer = await asyncio.open_connection(*self._address)
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._requests(reader, upstream_writer))
-                group.create_task(self._replies(upstream, writer))
-        except* (OSError, EOFError):
-            pass
-        finally:
-            for each in (writer, upstream_writer):
-                each.close()
-                with contextlib.suppress(OSError):
-                    await each.wait_closed()
-            self._tasks.discard(task)
-
-    async def _requests(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65536):
-            self.requests += data.count(self.counted)
-            writer.write(data)
-            await writer.drain()
-        raise EOFError
-
-    async def _replies(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65536):
-            self.replies += 1
-            await self._pass.wait()
-            if self._losing:
-                self._losing -= 1
-                break
-            writer.write(data)
-            await writer.drain()
-        raise EOFError
 
 
 @pytest.fixture
@@ -286,107 +202,3 @@ async def test_a_restarted_server_answers_loading_as_not_applied(
     assert any("loading" in error.message for error in refusals)
     assert all(error.applied is False for error in refusals)
     assert await driver.load(TASK, "api") == [Entry("m", b"x")]
-
-
-class TestSetUp:
-    """Bad servers and bad addresses end in documented errors, in time, without the password."""
-
-    async def refusal(self, url: str, **options: Any) -> outlast.OutlastError:
-        backend = outlast.open_backend(url, timeout=3.0, **options)
-        async with asyncio.timeout(10):
-            with pytest.raises((ConfigurationError, UnavailableError)) as caught:
-                await backend.open()
-        error: Any = caught.value
-        chain: BaseException | None = error
-        while chain is not None:
-            assert "hunter2" not in f"{chain} {chain!r}"
-            chain = chain.__cause__ or chain.__context__
-        return error  # type: ignore[no-any-return]
-
-    async def test_a_wrong_password(self, start: Start) -> None:
-        """Refused as a matter of configuration, whatever is wrong with the credentials."""
-        host, port = start("redis", "--requirepass", "right").addresses[0]
-        for credentials in (":hunter2", "nobody:hunter2"):
-            error = await self.refusal(f"redis://{credentials}@{host}:{port}")
-            assert isinstance(error, ConfigurationError)
-            assert "password" in str(error)
-        error = await self.refusal(f"redis://{host}:{port}")
-        assert isinstance(error, ConfigurationError)
-        async with outlast.open_backend(f"redis://:right@{host}:{port}") as backend:
-            await backend.ping()
-
-    async def test_a_database_that_is_not_there(self, shared: Server) -> None:
-        """The number is named as what to check."""
-        host, port = shared.addresses[0]
-        error = await self.refusal(f"redis://{host}:{port}/99")
-        assert isinstance(error, ConfigurationError)
-        assert "number" in str(error)
-
-    async def test_nobody_there(self) -> None:
-        """Refused connections and unknown hosts."""
-        assert isinstance(await self.refusal("redis://:hunter2@127.0.0.1:1"), UnavailableError)
-        assert isinstance(await self.refusal("redis://host.invalid"), UnavailableError)
-        assert isinstance(await self.refusal("redis+cluster://127.0.0.1:1"), UnavailableError)
-
-    async def test_tls_where_there_is_none(self, shared: Server) -> None:
-        """The scheme without TLS is named."""
-        host, port = shared.addresses[0]
-        error = await self.refusal(f"rediss://:hunter2@{host}:{port}")
-        assert "redis://" in str(error)
-
-    async def test_tls_with_a_certificate_of_ones_own(
-        self, shared: Server, tmp_path: Path, namespace: str
-    ) -> None:
-        """Trusted if it is given, refused if it is not, and no plain talk to a TLS port."""
-        if shutil.which("openssl") is None:
-            pytest.skip("NOT RUN: needs openssl to make a certificate")
-        certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-        openssl = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test"
-        names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate]
-        await asyncio.to_thread(
-            subprocess.run, [*openssl.split(), *names], check=True, capture_output=True
-        )
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(certificate, key)
-        async with Proxy(shared.addresses[0], context) as proxy:
-            url = f"rediss://127.0.0.1:{proxy.port}/0"
-            trusting = f"{url}?ssl_ca_certs={certificate}"
-            async with outlast.open_backend(trusting, namespace=namespace) as backend:
-                await backend.persistence.save_task_state("t", outlast.TaskState(id="t"))
-            error = await self.refusal(url)
-            assert isinstance(error, ConfigurationError)
-            assert "certificate" in str(error)
-            await self.refusal(url.replace("rediss", "redis"))
-
-    async def test_a_cluster_where_there_is_none(self, shared: Server) -> None:
-        """A single server cannot be used as a cluster."""
-        host, port = shared.addresses[0]
-        assert isinstance(await self.refusal(f"redis+cluster://{host}:{port}"), ConfigurationError)
-
-    async def test_a_replica(self, start: Start) -> None:
-        """F4: reads from it may be old, and it takes no writes."""
-        primary = start()
-        host, port = primary.addresses[0]
-        replica = start("redis", "--replicaof", f"{host} {port}")
-        error = await self.refusal(replica.url)
-        assert isinstance(error, ConfigurationError)
-        assert "replica" in str(error)
-
-    async def test_a_user_that_may_not(self, start: Start) -> None:
-        """A missing permission is named; INFO and CONFIG may be missing without harm."""
-        server = start()
-        host, port = server.addresses[0]
-        admin = client_of(server)
-        assert isinstance(admin, Redis)
-        app = ("on", ">pw", "~outlast:*", "+@all", "-config", "-info")
-        await admin.execute_command("ACL", "SETUSER", "app", *app)
-        reader = ("on", ">pw", "~*", "+@read", "+info")
-        await admin.execute_command("ACL", "SETUSER", "reader", *reader)
-        await admin.aclose()
-        async with outlast.open_backend(f"redis://app:pw@{host}:{port}", strict=True) as backend:
-            await backend.persistence.save_task_state("t", outlast.TaskState(id="t"))
-            assert backend.capabilities.data_survives == {"process"}
-            await backend.sweep(older_than=timedelta(0))
-        error = await self.refusal(f"redis://reader:pw@{host}:{port}")
-        assert isinstance(error, ConfigurationError)
-        assert "may not" in str(error)

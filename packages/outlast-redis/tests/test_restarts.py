@@ -1,5 +1,6 @@
 """D1, H-R12: servers killed under load keep what was done, or declare that they may not."""
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -18,6 +19,15 @@ async def test_what_is_done_outlasts_five_kills(start: Start, kind: str) -> None
     history = await survive_restarts(start(kind))
     assert history.keeps_data
     assert history.keeps_fences
+
+
+async def test_what_is_done_outlasts_the_masters_of_a_cluster(start: Start) -> None:
+    """Each kill takes another third of the slots away; errors are documented, nothing is lost."""
+    masters = itertools.cycle(range(3))
+    history = await survive_restarts(start("redis-cluster"), owners=9, node=masters.__next__)
+    assert history.keeps_data
+    assert history.keeps_fences
+    assert history.count(error="UnavailableError") > 0
 
 
 @pytest.mark.parametrize("how", ["everysec", "no"])

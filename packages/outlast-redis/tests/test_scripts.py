@@ -7,16 +7,13 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 from redis.asyncio.cluster import key_slot  # pyright: ignore[reportPrivateImportUsage]
-from redis_support import Open, Owner, claim_id, raw
+from redis_support import Owner, claim_id, raw
 
 from outlast.driver import MAX_EPOCH, Entry, Fence, Index, Scope, Where
 from outlast.errors import (
-    ConfigurationError,
     CorruptDataError,
     FencedError,
-    UnsupportedVersionError,
 )
-from outlast_contract.servers import Server
 from outlast_redis import RedisDriver
 from outlast_redis._keys import BUCKETS, Keys
 
@@ -185,17 +182,3 @@ async def test_appends_cost_the_same_whatever_the_log_holds(
         counts.append(await calls() - before)
     # The first append moves the record out of the list of empty ones.
     assert counts[1] <= counts[0]
-
-
-async def test_a_namespace_of_a_newer_format_is_refused(
-    shared: Server, client: Redis, namespace: str, open_driver: Open
-) -> None:
-    """V8: what cannot be understood is left alone; without the mark, setup is asked for."""
-    with pytest.raises(ConfigurationError, match="outlast setup redis://"):
-        await open_driver(shared.url, create=False)
-    await open_driver(shared.url)
-    await open_driver(shared.url, create=False)
-    await client.set(Keys(namespace).format, "2")
-    for create in (True, False):
-        with pytest.raises(UnsupportedVersionError, match="upgrade"):
-            await open_driver(shared.url, create=create)

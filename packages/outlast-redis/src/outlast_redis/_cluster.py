@@ -61,8 +61,10 @@ class ClusterLink(Link):
 
     is_cluster = True
 
-    def __init__(self, client: RedisCluster, place: str, limit: int) -> None:
-        super().__init__(place, limit)
+    def __init__(
+        self, client: RedisCluster, place: str, limit: int, patience: float | None = None
+    ) -> None:
+        super().__init__(place, limit, patience)
         self._settings: dict[str, Any] = client.connection_kwargs
         manager: Any = client.nodes_manager
         self._remap: Any = getattr(manager, "address_remap", None)
@@ -146,7 +148,7 @@ class ClusterLink(Link):
         async with self._learning:
             if not self._is_stale:
                 return
-            failure: OutlastError = UnavailableError(f"{self.place}: no node is known")
+            failure: OutlastError = UnavailableError("no node is known")
             for address in dict.fromkeys([*(slots[2] for slots in self._slots), *self._seeds]):
                 try:
                     answers = await self._on(address, [("CLUSTER", "SLOTS")])
@@ -160,7 +162,7 @@ class ClusterLink(Link):
                 ]
                 self._is_stale = False
                 return
-            raise failure
+            raise type(failure)(f"{self.place}: {failure.message}") from failure
 
     def _named(self, redirection: Any, asked: Address) -> Address:
         """The node that a redirection names; without a host it is on that of the node asked."""

@@ -149,13 +149,15 @@ class Link(abc.ABC):
     Args:
         place: The server, for people.
         limit: How many commands may be under way at once.
+        patience: Seconds within which a connection must be there.
     """
 
     is_cluster = False
 
-    def __init__(self, place: str, limit: int) -> None:
+    def __init__(self, place: str, limit: int, patience: float | None = None) -> None:
         self.place = place
         self._limit = asyncio.Semaphore(limit)
+        self._patience = patience
 
     async def send(self, key: bytes, command: Command) -> Any:
         """The answer to one command on ``key``'s slot.
@@ -181,7 +183,8 @@ class Link(abc.ABC):
         """The answers of one server."""
         async with self._limit:
             try:
-                connection = await lender.acquire()
+                async with asyncio.timeout(self._patience):
+                    connection = await lender.acquire()
             except RAISED as error:
                 raise translate(error, place, sent=False) from error
             try:
@@ -204,9 +207,14 @@ class ServerLink(Link):
     """The way to a single server."""
 
     def __init__(
-        self, lender: Lender, place: str, limit: int, close: Callable[[], Any] | None
+        self,
+        lender: Lender,
+        place: str,
+        limit: int,
+        patience: float | None = None,
+        close: Callable[[], Any] | None = None,
     ) -> None:
-        super().__init__(place, limit)
+        super().__init__(place, limit, patience)
         self._lender = lender
         self._close = close
 

@@ -47,15 +47,15 @@ def link_of_url(
         parts.query.get("max_connections") if max_connections is None else max_connections
     )
     database = _database(parts)
-    place = f"the Redis server {parts.host or 'localhost'}:{parts.port or _PORT}"
+    place = f"at {redact(url)}"
+    patience = 0.8 * timeout  # Less than the call has, so that its caller hears what was wrong.
     settings: dict[str, Any] = {
         "host": parts.host or "localhost",
         "port": parts.port or _PORT,
         "username": parts.username or None,
         "password": parts.password,
         "retry": Retry(NoBackoff(), 0),
-        # Less than the call has, so that its caller hears what was in the way.
-        "socket_connect_timeout": 0.8 * timeout,
+        "socket_connect_timeout": patience,
         "socket_timeout": None,
     }
     authorities = ssl_ca_certs or parts.query.get("ssl_ca_certs")
@@ -66,15 +66,18 @@ def link_of_url(
         settings["db"] = database
         if is_tls:
             settings["ssl_ca_certs"] = authorities
-        return lambda: _own_server(settings, place, limit, is_tls=is_tls)
+        return lambda: _own_server(
+            settings, f"the Redis server {place}", limit, patience, is_tls=is_tls
+        )
     if database:
         raise ConfigurationError(f"{redact(url)!r}: a cluster has database 0 only")
     if is_tls:
         settings |= {"ssl": True, "ssl_ca_certs": authorities}
     return lambda: ClusterLink(
         RedisCluster(**settings, max_connections=limit),
-        place.replace("server", "cluster at"),
+        f"the Redis cluster {place}",
         limit,
+        patience,
     )
 
 
@@ -101,7 +104,7 @@ def link_of_client(client: object, *, max_connections: int | None) -> Callable[[
     place = f"the Redis server {settings.get('host') or settings.get('path') or 'of the client'}"
     if settings.get("port"):
         place += f":{settings['port']}"
-    return lambda: ServerLink(LentConnections(pool), place, limit, None)
+    return lambda: ServerLink(LentConnections(pool), place, limit)
 
 
 _REPLICAS: Final = (
@@ -110,10 +113,12 @@ _REPLICAS: Final = (
 )
 
 
-def _own_server(settings: dict[str, Any], place: str, limit: int, *, is_tls: bool) -> Link:
+def _own_server(
+    settings: dict[str, Any], place: str, limit: int, patience: float, *, is_tls: bool
+) -> Link:
     kind = SSLConnection if is_tls else Connection
     connections = OwnConnections(lambda: kind(**settings))
-    return ServerLink(connections, place, limit, connections.aclose)
+    return ServerLink(connections, place, limit, patience, connections.aclose)
 
 
 def _flag(parts: StoreURL, name: str) -> bool:
