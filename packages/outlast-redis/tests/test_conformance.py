@@ -1,15 +1,23 @@
-"""Redis, Valkey and Redis Cluster keep the contract, with every kind of client."""
+"""Redis, Valkey and Redis Cluster keep the contract, with every kind of client.
 
+A single server runs everything; what a cluster and a lent client do differently is the way to the
+server, which the tier *contract* goes all along. Their races are a matter of long runs.
+"""
+
+import pytest
 from redis_support import ClusterHarness, DecodingHarness, RedisHarness, ValkeyHarness
 
 from outlast_contract import contract_suite
 
 TestRedis = contract_suite(RedisHarness)
 TestValkey = contract_suite(ValkeyHarness)
-TestCluster = contract_suite(ClusterHarness)
+TestCluster = contract_suite(ClusterHarness, tiers=["contract"])
 TestDecodingClient = contract_suite(
     DecodingHarness,
+    tiers=["contract"],
     xfail={
         "test_e3_unknown_options_are_refused": "a keyword that a class lacks is a TypeError",
     },
 )
+TestClusterRaces = pytest.mark.long(contract_suite(ClusterHarness, tiers=["race"]))
+TestDecodingClientRaces = pytest.mark.long(contract_suite(DecodingHarness, tiers=["race"]))
