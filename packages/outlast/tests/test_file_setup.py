@@ -120,6 +120,14 @@ async def test_a_file_in_the_way_is_no_directory(tmp_path: Path) -> None:
         await FileDriver(tmp_path / "dangling").setup(create=True)
 
 
+async def test_a_path_that_cannot_be_looked_at_is_not_called_missing(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for create in (True, False):
+        with pytest.raises(ConfigurationError, match="symbolic links") as refused:
+            await FileDriver(tmp_path / "loop" / "s").setup(create=create)
+        assert "setup=True" not in str(refused.value)
+
+
 @pytest.mark.parametrize("name", ["outlast.json", "namespace.json"])
 async def test_markers_of_newer_damaged_or_other_stores_are_told_apart(
     name: str, tmp_path: Path

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -69,7 +70,7 @@ class StoreDirectory:
             UnavailableError: The system is out of something for the moment.
         """
         try:
-            if os.path.lexists(self.root) and not os.path.isdir(self.root):
+            if os.path.lexists(self.root) and not _is_directory(self.root):
                 raise ConfigurationError(f"{self.root} is not a directory: use another path")
             missing = [path for path in self._markers if not self._is_marked(path, ticket)]
             if missing and not create:
@@ -104,7 +105,7 @@ class StoreDirectory:
             raise UnavailableError(explain(error, self.path)) from error
 
     def _is_marked(self, path: str, ticket: Ticket) -> bool:
-        if not os.path.isdir(os.path.dirname(path)):
+        if not _is_directory(os.path.dirname(path)):
             return False
         data = FileStore(self.path, self._fs, OpenFiles(), ticket).read_settled(path)
         if data is None:
@@ -128,7 +129,7 @@ class StoreDirectory:
         """Make all directories, and all their names durable, also those that others just made."""
         missing: list[str] = []
         path = self.root
-        while not os.path.isdir(path) and path not in missing:
+        while not _is_directory(path) and path not in missing:
             missing.append(path)
             path = os.path.dirname(path)
         below = [os.path.join(self.path, folder) for folder in folders()]
@@ -176,6 +177,18 @@ class StoreDirectory:
             self._fs.try_lock(lock)
         finally:
             self._fs.close_lock(lock)
+
+
+def _is_directory(path: str) -> bool:
+    """As `os.path.isdir`, which takes what may not be looked at for missing.
+
+    Raises:
+        OSError: Nobody can tell.
+    """
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 __all__ = ["STORE_FORMAT", "StoreDirectory"]
