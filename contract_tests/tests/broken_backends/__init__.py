@@ -2,6 +2,7 @@
 
 from broken_backends import (
     fences,
+    files,
     filings,
     identities,
     lifecycles,
@@ -17,6 +18,7 @@ __all__ = [
     "MUTANTS",
     "Mutant",
     "fences",
+    "files",
     "filings",
     "identities",
     "lifecycles",

@@ -16,7 +16,7 @@ class ListsStopAtAThousand(DriverPersistence):
         return (await super().list_task_states(**options))[:1000]
 
 
-@mutant("L1")
+@mutant("L1", "C1")
 class OnlyTheFirstPageIsRead(MemoryDriver):
     """A scan says that it is at its end after one page."""
 
@@ -50,7 +50,7 @@ class PagesGoByOffset(DriverPersistence):
             yield state
 
 
-@mutant("L3")
+@mutant("L3", "L4", "I1", "I4")
 class ParentsMatchByPrefix(DriverPersistence):
     """A parent filter matches whatever begins like it."""
 
@@ -61,7 +61,7 @@ class ParentsMatchByPrefix(DriverPersistence):
         return [state for state in found if (state.parent_id or "").startswith(parent_id)]
 
 
-@mutant("C1")
+@mutant("C1", "I1")
 class ThreadsMatchByPrefix(MemoryDriver):
     """Deleting a task removes the runs of all tasks that begin like it."""
 
@@ -142,3 +142,28 @@ class SweepRemovesWhatIsReferenced(MemoryDriver):
                     while len(entries) > 2:
                         entries.pop(next(iter(entries)))
         return await super().sweep(older_than=older_than, limit=limit, dry_run=dry_run, after=after)
+
+
+@mutant("C5")
+class AClaimDoesNotRenewTheAge(MemoryDriver):
+    """A claim of a record without data leaves its age as it was."""
+
+    async def claim(self, scope, claim_id, *, at_least=None, parent=None):
+        record = self._find(scope)
+        changed = None if record is None else record.changed
+        value = await super().claim(scope, claim_id, at_least=at_least, parent=parent)
+        if record is not None:
+            record.changed = changed
+        return value
+
+
+@mutant("C5")
+class ADeletionDoesNotRenewTheAge(MemoryDriver):
+    """What was deleted a second time counts as old from the first time on."""
+
+    async def remove(self, scope, *, fence):
+        record = self._find(scope)
+        changed = record.changed if record is not None and record.is_empty else None
+        await super().remove(scope, fence=fence)
+        if changed is not None:
+            record.changed = changed

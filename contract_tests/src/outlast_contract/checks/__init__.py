@@ -22,6 +22,7 @@ from outlast_contract.checks import (
     registers,
     repeats,
     replies,
+    sweeping,
     values,
 )
 
@@ -47,5 +48,6 @@ __all__ = [
     "registers",
     "repeats",
     "replies",
+    "sweeping",
     "values",
 ]

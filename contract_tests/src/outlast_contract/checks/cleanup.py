@@ -424,49 +424,6 @@ async def a_sweep_refuses_bad_arguments(context: Context) -> None:
         )
 
 
-@check("C4", "C5", "F4", "A1")
-async def a_sweep_beside_running_owners_disturbs_nobody(context: Context) -> None:
-    """While owners write, replace and read, sweeps with no retention time remove nothing that
-    is referenced.
-    """
-    client, sweeper = await context.open_many(2)
-    finished = asyncio.Event()
-
-    async def sweep() -> None:
-        while not finished.is_set():
-            await sweeper.sweep(older_than=_NOW)
-            await asyncio.sleep(0)
-
-    async def own(number: int) -> None:
-        task = Scope("task", f"task {number}")
-        run = Scope("run", f"run {number}")
-        # With data from the start: an empty claim may be swept at any time here.
-        await fill(client, task, "start")
-        for turn in range(6):
-            owner = await claim(client, task)
-            written = await fill(client, task, str(turn), owner)
-            await client.checkpoints.put(checkpoint_of(run.id, str(turn)))
-            for part in range(3):
-                message = outlast.ApiMessage(id=f"{turn}.{part}", role="u", content="x" * 3000)
-                await client.persistence.append_api_message(task.id, message, claim=owner)
-                written = msgspec.structs.replace(written, api=[*written.api, message])
-                await expect_image(client, task, written, "a task beside sweeps")
-            found = await client.checkpoints.get(run.id)
-            expect_equal(bare(found), checkpoint_of(run.id, str(turn)), "a run beside sweeps")
-
-    async def owners() -> None:
-        try:
-            async with asyncio.TaskGroup() as group:
-                for number in range(4):
-                    group.create_task(own(number))
-        finally:
-            finished.set()
-
-    async with asyncio.TaskGroup() as group:
-        group.create_task(sweep())
-        group.create_task(owners())
-
-
 @check("C6", "F1", "F2", needs=["options"])
 async def checkpoints_expire_and_their_fence_stays(context: Context) -> None:
     """Older than checkpoint_ttl, a checkpoint reads as None everywhere and never comes back;
