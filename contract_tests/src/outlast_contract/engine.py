@@ -290,7 +290,10 @@ class Context:
         """Close every client that is still open."""
         clients, self._clients = self._clients, []
         for backend in reversed(clients):
-            await backend.aclose()
+            try:
+                await backend.aclose()
+            except Exception as error:
+                raise Violation(f"closing a client raised {error!r}", "C7") from error
 
 
 def _is_default(harness: type[Harness], method: str) -> bool:
@@ -339,8 +342,12 @@ async def _run_within(context: Context) -> None:
             raise NotRun(reason)
         try:
             await context.check.body(context)
-        finally:
-            await context.close()
+        except BaseException:
+            # What the check found is worth more than what closing may add to it.
+            with contextlib.suppress(Exception):
+                await context.close()
+            raise
+        await context.close()
     finally:
         for namespace in context.namespaces:
             # A backend that cannot tidy up has failed, or will fail, the checks about that.

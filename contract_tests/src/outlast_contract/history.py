@@ -92,8 +92,9 @@ class History:
             Violation: With the clause that was broken.
         """
         self._check_epochs()
-        self._check_refusals()
+        # Before the refusals: what a former owner wrote may refuse the present one's next write.
         self._check_fences()
+        self._check_refusals()
         self._check_snapshots()
         self._check_final(final)
 
@@ -119,13 +120,13 @@ class History:
             what = f"{one.mutation.name} of epoch {one.epoch} ended with {one.error!r}"
             expect(isinstance(one.error, FencedError), what, clause="E2")
             assert isinstance(one.error, FencedError)
-            expect(one.error.reason == "superseded", what, clause="F13")
             newer = [
                 claimed.epoch
                 for claimed in self.claims
                 if claimed.epoch > one.epoch and claimed.began < one.ended
             ]
             expect(newer, f"{what}, but it is the newest", clause="F2")
+            expect(one.error.reason == "superseded", what, clause="F13")
 
     def _check_fences(self) -> None:
         for one in self.writes:

@@ -143,6 +143,7 @@ class Failures:
     """A step that fails the next calls in a given way, and lets all others through.
 
     Attributes:
+        how: As given.
         left: How many calls it still fails.
         failed: How many it has failed.
     """
@@ -156,7 +157,7 @@ class Failures:
             count: How many.
             only: The name of a driver call.
         """
-        self._how = how
+        self.how: str = how
         self._only = only
         self.left: int = count
         self.failed: int = 0
@@ -167,11 +168,11 @@ class Failures:
             return await call()
         self.left -= 1
         self.failed += 1
-        if self._how == "lost reply":
+        if self.how == "lost reply":
             await call()
-        if self._how == "refused":
+        if self.how == "refused":
             raise UnavailableError("the suite lets this call fail")
-        if self._how == "broken":
+        if self.how == "broken":
             raise RuntimeError("the suite lets this call fail with a foreign error")
         raise OutcomeUnknownError("the suite loses this call's reply")
 

@@ -12,7 +12,7 @@ from outlast.driver import StoredFence, admit, next_claim
 from outlast.errors import FencedError, UnavailableError
 
 
-@mutant("F2")
+@mutant("F2", "F5", "F7", "F8", "F12", "C1", "C6")
 class PutNeverCompares(MemoryDriver):
     """put never compares epochs."""
 
@@ -22,7 +22,7 @@ class PutNeverCompares(MemoryDriver):
         return await super().write(scope, register, data, fence=fence, **options)
 
 
-@mutant("F2")
+@mutant("F2", "F5", "F7", "F8", "F12", "C1")
 class DeleteNeverCompares(MemoryDriver):
     """delete never compares epochs."""
 
@@ -30,7 +30,7 @@ class DeleteNeverCompares(MemoryDriver):
         await super().remove(scope, fence=forged(self, scope, fence))
 
 
-@mutant("F1")
+@mutant("F1", "F4", "F6", "F7", "F8", "F13", "S1", "C1", "C2", "C5", "E2", "X1")
 class DeleteDropsTheRecord(MemoryDriver):
     """delete removes the record; the next claim starts at 1 again."""
 
@@ -39,7 +39,7 @@ class DeleteDropsTheRecord(MemoryDriver):
         self._store.records.pop((self._namespace, scope), None)
 
 
-@mutant("F2")
+@mutant("F2", "F5")
 class ComparesInTheClient(MemoryDriver):
     """Reads the epoch, compares in the client, then writes."""
 
@@ -51,7 +51,7 @@ class ComparesInTheClient(MemoryDriver):
         return await super().write(scope, register, data, fence=fence, **options)
 
 
-@mutant("F1")
+@mutant("F1", "F9")
 class ClaimReadsThenWrites(MemoryDriver):
     """claim = read, add one, write."""
 
@@ -69,7 +69,7 @@ class ClaimReadsThenWrites(MemoryDriver):
             return value
 
 
-@mutant("F2")
+@mutant("F2", "F5", "F7", "F11", "A8", "C1", "C6")
 class ToleratesTheLastEpoch(MemoryDriver):
     """Refuses only epochs older than stored - 1."""
 
@@ -80,7 +80,7 @@ class ToleratesTheLastEpoch(MemoryDriver):
         return super()._admit(scope, fence)
 
 
-@mutant("F1")
+@mutant("F1", "F2", "F10", "F13", "C1")
 class TheEpochIsAClock(MemoryDriver):
     """The epoch is the claimer's clock; clocks differ."""
 
@@ -102,7 +102,7 @@ class TheEpochIsAClock(MemoryDriver):
         return await super().claim(scope, claim_id, at_least=at_least, parent=parent)
 
 
-@mutant("F6")
+@mutant("F6", "F7", "F10")
 class ALateCopyIsAccepted(MemoryDriver):
     """A late duplicate of an older mutation of the same claim overwrites a newer one."""
 
@@ -124,7 +124,7 @@ class TheNumberIsNotStored(MemoryDriver):
         return await super().append(scope, log, entries, fence=fence, present=present)
 
 
-@mutant("E2")
+@mutant("E2", "F6", "F7")
 class ARepetitionIsFenced(MemoryDriver):
     """A lost reply followed by the automatic retry reports Fenced to the rightful owner."""
 
@@ -135,7 +135,7 @@ class ARepetitionIsFenced(MemoryDriver):
         return record, is_new
 
 
-@mutant("A2")
+@mutant("A2", "F6", "E2")
 class ARepetitionIsAppliedAgain(MemoryDriver):
     """The retry after a lost reply is applied a second time, on top of what came between."""
 
@@ -148,7 +148,7 @@ class ARepetitionIsAppliedAgain(MemoryDriver):
         return await super().append(scope, log, entries, fence=fence, present=present)
 
 
-@mutant("E1")
+@mutant("E1", "F2", "F6", "F7", "F8", "F10", "F12", "C1", "C6")
 class PutGivesUpSilently(BrokenBackend):
     """put logs and returns when it is refused or the store is away."""
 
@@ -160,7 +160,7 @@ class PutGivesUpSilently(BrokenBackend):
                 return
 
 
-@mutant("E1")
+@mutant("E1", "F2", "F6", "F7", "F8", "F10", "F12")
 class ARefusedSaveReturns(DriverPersistence):
     """A refused save returns normally."""
 
@@ -171,7 +171,7 @@ class ARefusedSaveReturns(DriverPersistence):
             return
 
 
-@mutant("F3")
+@mutant("F3", "F2", "F5", "F8", "F10", "S3", "L3", "V1", "V8", "C1")
 class ClaimClearsTheCheckpoint(MemoryDriver):
     """Claiming clears the checkpoint that the claimer came to resume from."""
 
@@ -183,11 +183,13 @@ class ClaimClearsTheCheckpoint(MemoryDriver):
         return value
 
 
-@mutant("F4")
+@mutant(
+    "F4", "F2", "F7", "F10", "F12", "S1", "S3", "V2", "V3", "V4", "I1", "I2", "I3", "I4", "C6", "X2"
+)
 class ReadsAreCached(MemoryDriver):
-    """A client reads registers from a cache of its own for a while."""
+    """A client reads registers from a cache of its own for a while, until it writes itself."""
 
-    def __init__(self, *arguments, **options):
+    def __init__(self, *arguments, **options) -> None:
         super().__init__(*arguments, **options)
         self._cache = {}
 
@@ -197,6 +199,14 @@ class ReadsAreCached(MemoryDriver):
             value, uses = await super().read(scope, register), 3
         self._cache[scope, register] = (value, uses - 1)
         return value
+
+    async def claim(self, scope, claim_id, **options):
+        self._cache.clear()
+        return await super().claim(scope, claim_id, **options)
+
+    def _admit(self, scope, fence):
+        self._cache.clear()
+        return super()._admit(scope, fence)
 
 
 @mutant("F5")
@@ -211,7 +221,7 @@ class TheSnapshotIsReadFirst(MemoryDriver):
         return value._replace(data=early.data, version=early.version, age=early.age)
 
 
-@mutant("F7")
+@mutant("F7", "F6")
 class DeletionForgetsTheNumber(MemoryDriver):
     """The tombstone keeps the epoch and not the number: a late copy brings deleted data back."""
 
@@ -222,7 +232,7 @@ class DeletionForgetsTheNumber(MemoryDriver):
             record.fence = record.fence._replace(seq=0, op="")
 
 
-@mutant("F8")
+@mutant("F8", "A8", "C1")
 class UnclaimedIsAlwaysFine(MemoryDriver):
     """An unclaimed mutation is accepted although somebody owns the scope."""
 
@@ -243,7 +253,7 @@ class DeletionEndsOwnership(MemoryDriver):
         return super()._admit(scope, fence)
 
 
-@mutant("F9")
+@mutant("F9", "E2")
 class AnOutsideEpochIsRoundedUp(MemoryDriver):
     """at_least is taken for a lower bound: the epoch is the larger of it and the next one."""
 
@@ -286,7 +296,7 @@ class ARepeatedClaimStartsAgain(MemoryDriver):
         return await super().claim(scope, claim_id, at_least=at_least, parent=parent)
 
 
-@mutant("F11")
+@mutant("F11", "F2", "F7", "F8", "F12", "A8")
 class OnlyTheRegistersAreGuarded(MemoryDriver):
     """The task's claim guards state and input; the logs take every claim's appends."""
 
@@ -305,7 +315,7 @@ class AClaimedWriteCreates(MemoryDriver):
         return super()._admit(scope, fence)
 
 
-@mutant("F13")
+@mutant("F13", "F6", "F8", "F10")
 class EveryRefusalSaysSuperseded(MemoryDriver):
     """Each refusal gives the same reason."""
 
@@ -316,7 +326,7 @@ class EveryRefusalSaysSuperseded(MemoryDriver):
             raise FencedError("superseded", error.stored_epoch) from None
 
 
-@mutant("F1")
+@mutant("F1", "S1")
 class SweepForgetsTheFloor(MemoryDriver):
     """A sweep removes tombstones without raising the floor."""
 
@@ -338,7 +348,7 @@ class TheClaimIdIsNotCompared(MemoryDriver):
         return super()._admit(scope, fence)
 
 
-@mutant("C6")
+@mutant("C6", "F12")
 class ExpiryRemovesTheRecord(BrokenHarness):
     """The payload's expiry removes the whole record; put creates a missing record."""
 

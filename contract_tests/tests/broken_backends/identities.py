@@ -23,7 +23,7 @@ class _Folded(MemoryDriver):
         return super()._add(Scope(scope.kind, self.fold(scope.id)))
 
 
-@mutant("I1")
+@mutant("I1", "L4", "I3", "C1")
 class IdsAreCaseFolded(_Folded):
     """Ids are case-folded, as by a collation or a file system."""
 
@@ -39,7 +39,7 @@ class TrailingSpacesDoNotCount(_Folded):
         return id.rstrip(" ") or id
 
 
-@mutant("I1")
+@mutant("I1", "L4")
 class IdsAreNormalized(_Folded):
     """Ids are brought into one Unicode normal form, as by some file systems."""
 
@@ -47,7 +47,7 @@ class IdsAreNormalized(_Folded):
         return unicodedata.normalize("NFC", id)
 
 
-@mutant("I1")
+@mutant("I1", "L4")
 class EmojiAreOne(_Folded):
     """Characters beyond the basic plane are one, as in old UTF-8 columns."""
 
@@ -55,7 +55,7 @@ class EmojiAreOne(_Folded):
         return "".join(one if one < "\U00010000" else "?" for one in id)
 
 
-@mutant("I2")
+@mutant("I2", "I3", "C1")
 class TheSeparatorIsNotEscaped(MemoryDriver):
     """The separator is not escaped: task 'a/b' lives below task 'a' and goes with it."""
 
@@ -66,7 +66,7 @@ class TheSeparatorIsNotEscaped(MemoryDriver):
                 del self._store.records[space, other]
 
 
-@mutant("I2")
+@mutant("I2", "I1", "I3", "C1")
 class PrefixesMatch(MemoryDriver):
     """Deleting t1 deletes what begins with t1."""
 
@@ -78,7 +78,7 @@ class PrefixesMatch(MemoryDriver):
                 record.registers.clear()
 
 
-@mutant("I3")
+@mutant("I3", "I1", "I2", "C1")
 class IdsArePaths(_Folded):
     """'a//b' and 'a/b', './x' and 'x' are the same path."""
 

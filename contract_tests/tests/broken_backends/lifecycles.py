@@ -1,16 +1,43 @@
 """Defects of deleting tasks, opening, closing and event loops."""
 
 import asyncio
+import contextlib
+from functools import partial
 from typing import ClassVar
 
 from broken_backends.kit import BrokenBackend, BrokenHarness, forged, mutant
 from outlast.backends.memory import MemoryDriver
 from outlast.contracts.driver_persistence import DriverPersistence
+from outlast.contracts.runs import remove_runs
 from outlast.driver import Scope
 from outlast.errors import ClosedError, ConfigurationError
 
 
-@mutant("C1")
+@mutant(
+    "C1",
+    "F2",
+    "F4",
+    "F6",
+    "F7",
+    "F8",
+    "F12",
+    "A1",
+    "A2",
+    "A8",
+    "S4",
+    "S5",
+    "V8",
+    "I1",
+    "I2",
+    "I3",
+    "I4",
+    "I5",
+    "C2",
+    "C3",
+    "C5",
+    "E2",
+    "X2",
+)
 class DeletionForgetsTheMessages(MemoryDriver):
     """delete_task forgets the messages."""
 
@@ -22,7 +49,7 @@ class DeletionForgetsTheMessages(MemoryDriver):
             record.logs.update(logs)
 
 
-@mutant("C1")
+@mutant("C1", "C3")
 class DeletionForgetsTheRuns(DriverPersistence):
     """delete_task leaves the checkpoints of the task's runs."""
 
@@ -72,6 +99,21 @@ class DeletionRemovesRunsFirst(DriverPersistence):
         await super().delete_task(task_id, claim=claim, force=force)
 
 
+@mutant("A4", "C1")
+class DeletionQueuesAtItsEnd(DriverPersistence):
+    """delete_task takes its place among the calls of its task when it comes to its last step."""
+
+    async def _delete_task(self, task_id, scope, claim):
+        if claim is not None:
+            await self.check_claim(claim)
+        epoch = None if claim is None else claim.epoch
+        await remove_runs(
+            self._records, "delete_task", task_id, task_epoch=epoch, step=lambda: None
+        )
+        remove = partial(self._records.driver.remove, scope)
+        await self._calls.send("delete_task", scope, claim, remove)
+
+
 @mutant("C3")
 class ATraceIsKept(BrokenHarness):
     """Deleted messages stay in the store, where no reader looks."""
@@ -94,7 +136,7 @@ class ATraceIsKept(BrokenHarness):
         return [*await super().raw(namespace), *graves]
 
 
-@mutant("C7")
+@mutant("C7", "X1")
 class TheSecondCloseRaises(BrokenBackend):
     """The second close raises."""
 
@@ -125,6 +167,20 @@ class CloseDropsWhatIsUnderWay(BrokenBackend):
 
     async def aclose(self):
         self._calls._state = "closed"
+
+
+@mutant("C7")
+class CloseCutsDeletionsShort(BrokenBackend):
+    """aclose waits for the step that a deletion is at; the next one finds the backend closed."""
+
+    def __init__(self, driver, **options) -> None:
+        super().__init__(driver, **options)
+        self._calls.as_one = self._as_many
+
+    @contextlib.contextmanager
+    def _as_many(self):
+        self._calls.check_usable()
+        yield
 
 
 @mutant("C7")
@@ -178,11 +234,12 @@ class SetUpRaces(MemoryDriver):
 
 
 @mutant("X4")
-class SetUpClears(MemoryDriver):
-    """initialize() begins with an empty store."""
+class SetUpClears(DriverPersistence):
+    """initialize() begins with an empty store, also where one was set up already."""
 
-    async def setup(self, *, create):
-        for space, scope in list(self._store.records):
-            if space == self._namespace:
-                del self._store.records[space, scope]
-        await super().setup(create=create)
+    async def initialize(self):
+        await super().initialize()
+        driver = self._records.driver
+        for space, scope in list(driver.store.records):
+            if space == driver._namespace:
+                del driver.store.records[space, scope]

@@ -34,6 +34,7 @@ from outlast_contract.expect import (
     eventually,
     expect,
     expect_equal,
+    fenced,
     refused,
 )
 from outlast_contract.mutations import (
@@ -215,9 +216,9 @@ async def the_call_after_a_failed_one_works(context: Context) -> None:
     await fill(client, task, "m", owner)
     missing = context.new_id("missing")
     for turn in range(12):
-        await refused(
+        await fenced(
             tasks.save_task_state(task.id, state_of(task.id, "x"), claim=stale),
-            FencedError,
+            "superseded",
             "a stale write",
         )
         await refused(
@@ -239,7 +240,10 @@ async def the_call_after_a_failed_one_works(context: Context) -> None:
         )
         await refused(client.persistence.claim_task(""), InvalidIdError, "an empty id")
         await refused(
-            client.persistence.claim_task(task.id, at_least=1), FencedError, "a low at_least"
+            client.persistence.claim_task(task.id, at_least=1),
+            FencedError,
+            "a low at_least",
+            clause="F9",
         )
         written = await fill(other if turn % 2 else client, task, f"turn {turn}", owner)
         await expect_image(client, task, written, f"written after refusals, turn {turn}")

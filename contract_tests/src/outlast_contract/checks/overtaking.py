@@ -82,7 +82,7 @@ async def a_claim_guards_the_whole_task(context: Context, mutation: Mutation) ->
         what = f"{mutation.name} of the claim before, of a task {having} data"
         error = await error_of(mutation.apply(old, scope.id, "late", stale))
         await expect_image(new, scope, before, f"the task after {what}")
-        expect(error is not None, f"{what} returned normally", clause="E1")
+        expect(error is not None, f"{what} returned normally")
         written = await fill(new, scope, "next", owner)
         await fenced(mutation.apply(old, scope.id, "late", stale), "superseded", what)
         await expect_image(new, scope, written, f"the task after {what}, again")

@@ -93,19 +93,28 @@ async def failures_reach_the_caller(context: Context, mutation: Mutation) -> Non
     """If the store never answers, or always refuses, the caller is told so within the timeout, and
     told truly whether the mutation was applied.
     """
+    plain = await context.open()
     async with asyncio.TaskGroup() as group:
         for how in ("refused", "lost request", "lost reply"):
             for owned in (True, False):
-                group.create_task(_fail(context, mutation, how, owned=owned))
+                failures = Failures(how, _MANY)
+                backend, _ = await _tampered(context, failures, timeout=0.5)
+                group.create_task(_fail(context, plain, backend, mutation, failures, owned=owned))
 
 
-async def _fail(context: Context, mutation: Mutation, how: str, *, owned: bool) -> None:
-    plain = await context.open()
+async def _fail(
+    context: Context,
+    plain: outlast.Backend,
+    backend: DriverBackend,
+    mutation: Mutation,
+    failures: Failures,
+    *,
+    owned: bool,
+) -> None:
+    how = failures.how
     scope = mutation.scope(context.new_id(mutation.kind))
     owner = await claim(plain, scope) if owned else None
     before = await fill(plain, scope, "base", owner)
-    failures = Failures(how, _MANY)
-    backend, _ = await _tampered(context, failures, timeout=0.5)
     loop = asyncio.get_running_loop()
     began = loop.time()
     async with backend:
