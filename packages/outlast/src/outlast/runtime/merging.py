@@ -50,6 +50,15 @@ def deep_merge(stored: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
     return result
 
 
+def with_lists(value: Any) -> Any:
+    """A copy with lists in the place of tuples and sets, which JSON does not have."""
+    if isinstance(value, tuple | list | set | frozenset):
+        return [with_lists(item) for item in value]
+    if isinstance(value, dict):
+        return {key: with_lists(item) for key, item in value.items()}
+    return value
+
+
 def is_nothing(content: Any) -> bool:
     """Whether a message's content has neither text nor a block."""
     if isinstance(content, list):
@@ -65,4 +74,4 @@ def _is_blank(block: Any) -> bool:
     return block is None or block in ([], {})
 
 
-__all__ = ["copy_json", "deep_merge", "is_nothing"]
+__all__ = ["copy_json", "deep_merge", "is_nothing", "with_lists"]
