@@ -25,6 +25,7 @@ from outlast.runtime.events import (
 from outlast.runtime.history import Repair, check_history, repair_history
 from outlast.runtime.merging import deep_merge
 from outlast.runtime.messages import MessageManager
+from outlast.runtime.recoverer import RecoveryReport, recover
 from outlast.runtime.recovery import RecoveryKind, RecoveryPlan, plan_recovery
 from outlast.runtime.state import StateManager
 from outlast.runtime.status import TRANSITIONS, check_transition
@@ -46,6 +47,7 @@ __all__ = [
     "Recovery",
     "RecoveryKind",
     "RecoveryPlan",
+    "RecoveryReport",
     "Repair",
     "RetryPolicy",
     "RetryableModelError",
@@ -70,6 +72,7 @@ __all__ = [
     "check_transition",
     "deep_merge",
     "plan_recovery",
+    "recover",
     "repair_history",
     "run_turn",
     "tool",

@@ -11,7 +11,7 @@ import msgspec
 
 from outlast.contracts import Claim
 from outlast.errors import FencedError, OutlastError
-from outlast.model_api import TextBlock, ToolCallBlock
+from outlast.model_api import ToolCallBlock
 from outlast.models import ApiMessage, TaskInput, TaskStatus, UserMessage
 from outlast.runtime.callbacks import TaskCallbacks
 from outlast.runtime.history import derived_id, open_calls, result_message, text_of
@@ -28,6 +28,9 @@ INPUT_ID = "input"
 """Id of the message that holds a task's input, in both logs."""
 
 TURN_PREFIX = "turn-"
+EPOCH = "epoch"
+"""In a task's config: the epoch of the claim under which it was last started."""
+
 SENT = "sent"
 """Marks, in a user message's metadata, what belongs into the conversation with the model too."""
 
@@ -225,25 +228,12 @@ def digest(*parts: str | int) -> str:
     return hashlib.sha256(json.dumps(parts, ensure_ascii=True).encode()).hexdigest()
 
 
-def blocks_of_input(message: Any, attachments: list[Any]) -> list[Any]:
-    """A task's input as neutral blocks."""
-    items: Any = message if isinstance(message, list) else [message]
-    return [_as_block(item) for item in [*items, *attachments]]
-
-
-def _as_block(item: Any) -> Any:
-    if isinstance(item, dict) and "type" in item:
-        return item  # pyright: ignore[reportUnknownVariableType]
-    text = item if isinstance(item, str) else msgspec.json.encode(item).decode()
-    return TextBlock(type="text", text=text)
-
-
 __all__ = [
+    "EPOCH",
     "INPUT_ID",
     "SENT",
     "TURN_PREFIX",
     "Core",
-    "blocks_of_input",
     "digest",
     "log",
     "utc_now",

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 
 from outlast.models import ApiMessage, TaskInput, UserMessage
-from outlast.runtime._core import INPUT_ID, SENT, TURN_PREFIX, Core, blocks_of_input, log, utc_now
+from outlast.runtime._core import INPUT_ID, SENT, TURN_PREFIX, Core, log, utc_now
 from outlast.runtime.history import Repair, repair_history
+from outlast.runtime.merging import as_blocks
 
 
 def add_input(core: Core, given: TaskInput) -> None:
     """Begin both conversations with the task's input."""
-    blocks = blocks_of_input(given.message, given.attachments)
+    blocks = as_blocks(given.message, given.attachments)
     core.add_api(ApiMessage(id=INPUT_ID, role="user", content=blocks))
     if core.messages.get_user_message(INPUT_ID) is None:
         core.add_user(
@@ -20,7 +21,7 @@ def add_input(core: Core, given: TaskInput) -> None:
 def unseen_messages(core: Core) -> list[ApiMessage]:
     """What the user said that the conversation with the model does not have yet."""
     return [
-        ApiMessage(id=message.id, role="user", content=blocks_of_input(message.content, []))
+        ApiMessage(id=message.id, role="user", content=as_blocks(message.content))
         for message in core.messages.user_messages
         if SENT in message.metadata and core.messages.get_api_message(message.id) is None
     ]

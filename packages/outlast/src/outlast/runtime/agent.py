@@ -44,6 +44,8 @@ class Agent:
         pause_grace: Seconds that a tool at work gets to end when the task is paused.
         ownership_interval: Seconds between two looks at whether the task is still owned, while it
             runs; ``None``: only writes tell.
+        heartbeat: Seconds after which a running task's state is saved though nothing has changed,
+            so that `recover` sees that somebody works on it; ``None``: never.
         retry: How failed model calls are repeated.
         checkpointing: When the turn in flight is written down.
         debounce: Seconds; see `StateManager`.
@@ -72,6 +74,7 @@ class Agent:
         max_result_bytes: int = 4 * 1024 * 1024,
         pause_grace: float = 5.0,
         ownership_interval: float | None = 5.0,
+        heartbeat: float | None = 20.0,
         retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
         checkpointing: CheckpointPolicy = CheckpointPolicy(),  # noqa: B008 - frozen
         debounce: float = 1.0,
@@ -97,6 +100,7 @@ class Agent:
         self.max_result_bytes: int = max_result_bytes
         self.pause_grace: float = pause_grace
         self.ownership_interval: float | None = ownership_interval
+        self.heartbeat: float | None = heartbeat
         self.retry: RetryPolicy = retry
         self.checkpointing: CheckpointPolicy = checkpointing
         self.debounce: float = debounce

@@ -1,6 +1,7 @@
 """One task in this process: started, paused, ended, and waited for."""
 
 import asyncio
+import math
 import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -13,12 +14,13 @@ from outlast.contracts import Claim
 from outlast.errors import ClosedError, FencedError, NotSupportedError
 from outlast.models import ApiMessage, TaskInput, TaskState, TaskStatus, UserMessage
 from outlast.runtime._calls import Calls
-from outlast.runtime._core import SENT, Core, blocks_of_input, log, utc_now
+from outlast.runtime._core import EPOCH, SENT, Core, log, utc_now
 from outlast.runtime._loop import Loop
 from outlast.runtime._saver import drain
 from outlast.runtime._subtasks import Subtasks
 from outlast.runtime.callbacks import InterruptedCall
 from outlast.runtime.history import NOT_RUN, Repair, text_of
+from outlast.runtime.merging import as_blocks
 
 if TYPE_CHECKING:
     from outlast.runtime.agent import Agent
@@ -154,14 +156,17 @@ class Task:
         status = self.status
         if status is not TaskStatus.WAITING_FOR_SUBTASK:
             status = TaskStatus.RUNNING
-        core.set_status(status, start_time=self.state.start_time or utc_now())
+        core.set_status(
+            status,
+            start_time=self.state.start_time or utc_now(),
+            config={**self.state.config, EPOCH: self.claim.epoch},
+        )
         await core.states.save_state_now()
         core.is_pausing = False
         if self._outcome.done():
             self._outcome = self._new_outcome()
         self._runner = asyncio.create_task(self._run(), name=f"outlast-task-{self.id}")
-        if self._agent.ownership_interval is not None:
-            self._watcher = asyncio.create_task(self._watch(self._agent.ownership_interval))
+        self._watcher = asyncio.create_task(self._watch(), name=f"outlast-watch-{self.id}")
 
     async def send_message(self, content: Any, *, message_id: str | None = None) -> str:
         """Say something to the task, durably, and return the message's id.
@@ -183,7 +188,7 @@ class Task:
         async with self._owning():
             name = message_id or f"user-{secrets.token_hex(8)}"
             if core.messages.get_user_message(name) is None:
-                blocks = blocks_of_input(content, [])
+                blocks = as_blocks(content)
                 core.add_user(
                     UserMessage(
                         id=name,
@@ -414,12 +419,23 @@ class Task:
         if not self._outcome.done():
             self._outcome.set_exception(error)
 
-    async def _watch(self, interval: float) -> None:
-        """Ask now and then whether the task is still ours, also while a tool or model is slow."""
+    async def _watch(self) -> None:
+        """Look now and then whether the task is still ours, also while a tool or model is slow, and
+        show that it is worked on.
+        """
+        core, loop = self._core, asyncio.get_running_loop()
+        look, beat = self._agent.ownership_interval, self._agent.heartbeat
+        if look is None and beat is None:
+            return
+        last = loop.time()
         while True:
-            await asyncio.sleep(interval)
+            await asyncio.sleep(min(look or math.inf, beat or math.inf))
             try:
-                await self._core.persistence.check_claim(self._core.claim)
+                if beat is not None and loop.time() - last >= beat:
+                    last = loop.time()
+                    await core.states.save_state_now()
+                elif look is not None:
+                    await core.persistence.check_claim(core.claim)
             except FencedError as error:
                 self._fence = error
                 if self._runner is not None:
