@@ -107,7 +107,7 @@ class S3Driver(HeadDriver):
         if self._place is None:
             self._client, threads = await open_link(link)
             self._place = Place(
-                Bucket(self._client, link.bucket, link.described, threads),
+                Bucket(self._client, link.bucket, link.described, user=link.user, threads=threads),
                 Keys(link.prefix, self._namespace),
             )
         await set_up(self._place, self._deadline(), create=create, hint=link.hint)
