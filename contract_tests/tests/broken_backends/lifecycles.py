@@ -49,6 +49,22 @@ class DeletionForgetsTheMessages(MemoryDriver):
             record.logs.update(logs)
 
 
+@mutant("C1")
+class DeletionGoesByTheState(MemoryDriver):
+    """delete_task finds what there is of a task by its state, and leaves one without it alone."""
+
+    async def remove(self, scope, *, fence):
+        record = self._find(scope)
+        state = record.registers.get("state") if record is not None else None
+        parts = None
+        if scope.kind == "task" and record is not None and (state is None or state.data is None):
+            parts = dict(record.registers), dict(record.logs)
+        await super().remove(scope, fence=fence)
+        if parts is not None:
+            record.registers.update(parts[0])
+            record.logs.update(parts[1])
+
+
 @mutant("C1", "C3")
 class DeletionForgetsTheRuns(DriverPersistence):
     """delete_task leaves the checkpoints of the task's runs."""

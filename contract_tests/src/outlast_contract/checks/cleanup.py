@@ -85,6 +85,28 @@ async def delete_task_removes_all_of_a_task_and_of_no_other(context: Context) ->
         await client.sweep(older_than=_NOW)
 
 
+_PARTS = ("save_task_state", "save_task_input", "save_api_messages", "append_user_message", "put")
+
+
+@check("C1", "C2")
+async def delete_task_removes_a_task_of_one_part(context: Context) -> None:
+    """A task may consist of one part, or of the checkpoint of a run alone: that goes, too."""
+    client, other = await context.open_many(2)
+    for is_claimed in (True, False):
+        for part in _PARTS:
+            task = Scope("task", context.new_id("task"))
+            run_id = context.new_id("run")
+            owner = await claim(client, task) if is_claimed else None
+            if part == "put":
+                await client.checkpoints.put(checkpoint_of(run_id, "m", task.id))
+            else:
+                await MUTATIONS[part].apply(client, task.id, "m", owner)
+            await client.persistence.delete_task(task.id, claim=owner)
+            what = f"a task of nothing but what {part} stored, deleted"
+            await expect_image(other, task, Image(), what)
+            expect(await other.checkpoints.get(run_id) is None, f"{what}: its run is left")
+
+
 @check("C1", "F2", "F13")
 async def delete_task_checks_its_claim_first(context: Context) -> None:
     """A stale or missing claim removes nothing, neither of the task nor of its runs."""

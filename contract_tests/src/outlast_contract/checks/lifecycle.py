@@ -227,18 +227,21 @@ async def the_call_after_a_failed_one_works(context: Context) -> None:
             ),
             ConflictError,
             "a conflicting append",
+            clause="A8",
         )
         await refused(
             tasks.update_task_state(missing, {"config": {}}),
             TaskNotFoundError,
             "an update of nothing",
+            clause="S2",
         )
         await refused(
             tasks.save_task_input(task.id, outlast.TaskInput(message={1}), claim=owner),
             InvalidDataError,
             "a set in a message",
+            clause="V6",
         )
-        await refused(client.persistence.claim_task(""), InvalidIdError, "an empty id")
+        await refused(client.persistence.claim_task(""), InvalidIdError, "an empty id", clause="I4")
         await refused(
             client.persistence.claim_task(task.id, at_least=1),
             FencedError,
@@ -253,6 +256,7 @@ async def the_call_after_a_failed_one_works(context: Context) -> None:
             ),
             ConflictError,
             "a conflicting append",
+            clause="A8",
         )
         await tasks.save_api_messages(task.id, [api_of("m", 1)], claim=owner)
 

@@ -381,7 +381,10 @@ async def an_append_costs_the_same_in_a_long_log(context: Context) -> None:
         return (time.perf_counter() - began) / 40
 
     best = {name: float("inf") for name in sizes}
+    deadline = time.perf_counter() + 15
     for attempt in range(16):
+        if attempt > 1 and time.perf_counter() > deadline:
+            break
         for name in sizes:
             best[name] = min(best[name], await seconds(name, f"a{attempt}"))
         # The machine may be busy with something else: only what is slow each time is slow.
