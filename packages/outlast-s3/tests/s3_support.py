@@ -110,9 +110,14 @@ class HttpProxy:
         self._rules: list[tuple[Callable[[Request], bool], Rule]] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def always(self, matches: Callable[[Request], bool], rule: Rule) -> None:
-        """Apply ``rule`` to all requests that match."""
+    def always(self, matches: Callable[[Request], bool], rule: Rule) -> object:
+        """Apply ``rule`` to all requests that match, until `stop` is called with the result."""
         self._rules.append((matches, rule))
+        return self._rules[-1]
+
+    def stop(self, applied: object) -> None:
+        """Apply it no more."""
+        self._rules = [one for one in self._rules if one is not applied]
 
     def once(self, matches: Callable[[Request], bool], rule: Rule, times: int = 1) -> None:
         """Apply ``rule`` to the next requests that match."""

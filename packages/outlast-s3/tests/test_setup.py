@@ -194,6 +194,19 @@ async def test_a_store_that_does_not_know_conditions_is_refused(
         await open_driver(proxy.port)
 
 
+async def test_a_store_that_reads_what_was_before_is_refused(
+    server: Store, open_driver: Open, proxy: HttpProxy, prefix: str
+) -> None:
+    """S15: a record that was just written could be read as if it were not there."""
+    proxy.always(
+        lambda request: request.method == "GET" and "/probe/" in request.path,
+        answering(404, "NoSuchKey"),
+    )
+    with pytest.raises(ConfigurationError, match="did not see the object that was just created"):
+        await open_driver(proxy.port)
+    assert server.objects(prefix) == {}
+
+
 @pytest.mark.parametrize("how", ["ignores the condition", "does not know the condition"])
 async def test_where_a_delete_keeps_no_condition_tombstones_stay(
     server: Store, open_driver: Open, proxy: HttpProxy, prefix: str, how: str

@@ -1,0 +1,123 @@
+"""Writers that die between two requests: S8, S13."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+from s3_support import Forward, HttpProxy, Open, Owner, Request, Store, claim_id, dropping
+
+from outlast.driver import Entry, Fence, Scope
+from outlast.errors import OutlastError, UnavailableError
+from outlast_s3 import S3Driver
+
+pytestmark = [pytest.mark.s3, pytest.mark.server]
+
+TASK = Scope("task", "t")
+OLD = [Entry(f"old {number}", b"o" * 3000) for number in range(40)]
+NEW = [Entry(f"new {number}", b"n" * 90_000) for number in range(40)]
+
+Mutation = Callable[[S3Driver, Fence], Awaitable[object]]
+
+
+async def _replace(driver: S3Driver, fence: Fence) -> None:
+    await driver.replace(TASK, "api", NEW, fence=fence)
+
+
+async def _append(driver: S3Driver, fence: Fence) -> None:
+    await driver.append(TASK, "api", NEW, fence=fence)
+
+
+async def _remove(driver: S3Driver, fence: Fence) -> None:
+    await driver.remove(TASK, fence=fence)
+
+
+@pytest.mark.parametrize(
+    ("mutation", "after"),
+    [(_replace, NEW), (_append, [*OLD, *NEW]), (_remove, [])],
+    ids=["replace", "append", "remove"],
+)
+async def test_a_list_of_several_objects_is_the_old_or_the_new_one(
+    server: Store,
+    open_driver: Open,
+    proxy: HttpProxy,
+    prefix: str,
+    mutation: Mutation,
+    after: list[Entry],
+) -> None:
+    """Whichever request is the last that the writer sends; a sweep removes what it left."""
+    survivor = await open_driver()
+    writer = await open_driver(proxy.port, timeout=4.0)
+    gone = writing = 0
+
+    def is_gone(request: Request) -> bool:
+        nonlocal writing
+        writing += 1
+        return writing > gone
+
+    found: list[bool] = []
+    while len(found) < 2 or writing > gone:
+        gone += 1
+        owner = Owner((await survivor.claim(TASK, claim_id(gone))).fence)
+        await survivor.replace(TASK, "api", OLD, fence=owner.fence())
+        await writer.read(TASK, "state")
+        writing = 0
+        writer._patience = 0.3
+        rule = proxy.always(is_gone, dropping)
+        try:
+            await mutation(writer, owner.fence())
+        except OutlastError:
+            assert writing > gone
+        finally:
+            proxy.stop(rule)
+            writer._patience = 4.0
+        owner = Owner((await survivor.claim(TASK, claim_id(1000 + gone))).fence)
+        left = await survivor.load(TASK, "api")
+        assert left in (OLD, after), f"cut after request {gone}"
+        found.append(left == after)
+    assert found[0] is False
+    assert found[-1] is True
+    assert len(found) >= 2
+    await survivor.remove(TASK, fence=owner.fence())
+    place: str | None = None
+    while True:
+        page = await survivor.sweep(older_than=0, limit=99, dry_run=False, after=place)
+        place = page.next
+        if place is None:
+            break
+    kinds = {name.split("/")[-2] for name in server.objects(prefix)}
+    assert kinds <= {prefix, "floor"}
+
+
+async def test_a_zombie_cannot_bring_back_a_name_that_was_collected(
+    server: Store, open_driver: Open, proxy: HttpProxy
+) -> None:
+    """S8: its creation arrives after the record was swept: the floor is above it by then."""
+    zombie, other = await open_driver(proxy.port), await open_driver()
+    epochs: list[int] = []
+
+    async def late(request: Request, forward: Forward) -> bytes | None:
+        for number in range(3):
+            owner = Owner((await other.claim(TASK, claim_id(number))).fence)
+            epochs.append(owner.epoch)
+        await other.write(TASK, "state", b"x", fence=owner.fence())
+        await other.remove(TASK, fence=owner.fence())
+        page = await other.sweep(older_than=0, limit=9, dry_run=False, after=None)
+        assert page.tombstones == 1
+        return await forward(request)
+
+    proxy.once(lambda request: "if-none-match" in request.headers, late)
+    claimed = await zombie.claim(TASK, claim_id(9))
+    assert epochs == [1, 2, 3]
+    assert claimed.epoch == 4
+
+
+async def test_a_call_that_cannot_be_sent_is_certainly_not_applied(
+    open_driver: Open, proxy: HttpProxy
+) -> None:
+    """Pieces that were not stored leave the head alone."""
+    driver = await open_driver(proxy.port, timeout=4.0)
+    owner = Owner((await driver.claim(TASK, claim_id(1))).fence)
+    rule = proxy.always(lambda request: "/piece/" in request.path, dropping)
+    with pytest.raises(UnavailableError):
+        await driver.replace(TASK, "api", NEW, fence=owner.fence())
+    proxy.stop(rule)
+    assert await driver.load(TASK, "api") == []
