@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import boto3.session
 import pytest
 from s3_support import (
     ACCESS_KEY,
@@ -39,6 +40,8 @@ from outlast.errors import (
     UnsupportedVersionError,
 )
 from outlast_s3 import S3Backend, S3Driver
+from outlast_s3._boto import endpoint_of
+from outlast_s3._driver import capabilities_at
 
 pytestmark = [pytest.mark.s3, pytest.mark.server]
 
@@ -302,6 +305,38 @@ async def test_settings_that_may_not_be_seen_are_no_hazard(
     proxy.always(lambda request: "?lifecycle" in request.path, losing)
     driver = await open_driver(proxy.port)
     assert list(await driver.hazards()) == []
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "is_aws"),
+    [
+        ("https://s3.amazonaws.com", True),
+        ("https://s3.eu-central-1.amazonaws.com", True),
+        ("https://bucket.s3.dualstack.us-west-2.amazonaws.com", True),
+        ("https://s3.cn-north-1.amazonaws.com.cn", True),
+        ("https://s3.amazonaws.com.example.org", False),
+        ("https://example.org/s3.amazonaws.com", False),
+        (f"http://{HOST}:9000", False),
+        (None, False),
+    ],
+)
+def test_more_is_declared_of_aws_than_of_other_stores(endpoint: str | None, is_aws: bool) -> None:
+    """D1: a failover of a store that is not known promises nothing."""
+    declared = capabilities_at(endpoint)
+    assert declared.data_survives == declared.fences_survive
+    assert {"process", "server"} <= declared.data_survives
+    assert ("failover" in declared.data_survives) is is_aws
+
+
+async def test_what_is_declared_follows_the_address_of_the_client(open_driver: Open) -> None:
+    driver = await open_driver()
+    assert driver.capabilities.data_survives == {"process", "server"}
+    for region, endpoint in (("eu-central-1", None), ("eu-central-1", f"http://{HOST}:9000")):
+        session = boto3.session.Session(**KEYS, region_name=region)
+        client = session.client("s3", endpoint_url=endpoint)
+        declared = capabilities_at(endpoint_of(client))
+        assert ("failover" in declared.fences_survive) is (endpoint is None)
+        client.close()
 
 
 async def test_a_closed_driver_says_so(open_driver: Open) -> None:

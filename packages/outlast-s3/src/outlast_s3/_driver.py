@@ -3,10 +3,12 @@
 import logging
 from collections.abc import Sequence
 from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
-from outlast.driver import Capabilities
+from outlast.driver import Capabilities, Survives
 from outlast.errors import ClosedError, ConfigurationError
 from outlast.heads import HeadDriver, Layout, Operation, moment
+from outlast_s3._boto import endpoint_of
 from outlast_s3._bucket import Bucket
 from outlast_s3._links import LentLink, UrlLink, open_link
 from outlast_s3._probe import hazards_of, set_up
@@ -30,24 +32,34 @@ _PATIENCE: Final = 0.9
 _log = logging.getLogger("outlast")
 
 
+def capabilities_at(endpoint: str | None) -> Capabilities:
+    """What a store keeps, as far as its address tells."""
+    survives: set[Survives] = {"process", "server"}
+    host = urlsplit(endpoint or "").hostname or ""
+    if host.endswith((".amazonaws.com", ".amazonaws.com.cn")):
+        survives.add("failover")
+    return Capabilities(
+        data_survives=frozenset(survives),
+        fences_survive=frozenset(survives),
+        reach="network",
+        max_message_bytes=MAX_MESSAGE_BYTES,
+    )
+
+
 class S3Driver(HeadDriver):
     """One object per scope, with its registers and the newest entries of its logs; see
     `HeadDriver`.
 
-    **What survives** (D1). What the store has acknowledged is as durable as the store, for data and
-    fences alike.
+    **What survives** (D1). What S3 of AWS has acknowledged, data and fences alike. Of a compatible
+    store only that is declared which a single server with a disk can keep: a crash of its process.
+    What its failovers lose, only its operator can know.
 
     **What it needs.** Conditional PUT, and reads and listings that see what was written before; the
     first is tried at every opening, and a store that fails is refused.
     """
 
     name = "s3"
-    capabilities = Capabilities(
-        data_survives=frozenset({"process", "server", "failover"}),
-        fences_survive=frozenset({"process", "server", "failover"}),
-        reach="network",
-        max_message_bytes=MAX_MESSAGE_BYTES,
-    )
+    capabilities = capabilities_at(None)
     layout = LAYOUT
 
     def __init__(
@@ -106,6 +118,7 @@ class S3Driver(HeadDriver):
         link = self._link
         if self._place is None:
             self._client, threads = await open_link(link)
+            self.capabilities = capabilities_at(endpoint_of(self._client))
             self._place = Place(
                 Bucket(self._client, link.bucket, link.described, user=link.user, threads=threads),
                 Keys(link.prefix, self._namespace),
@@ -150,4 +163,4 @@ class S3Driver(HeadDriver):
             raise ClosedError("the S3 driver is closed")
 
 
-__all__ = ["LAYOUT", "MAX_MESSAGE_BYTES", "S3Driver"]
+__all__ = ["LAYOUT", "MAX_MESSAGE_BYTES", "S3Driver", "capabilities_at"]
