@@ -60,7 +60,17 @@ class ToolResultBlock(TypedDict):
     is_error: bool
 
 
-Block = TextBlock | ToolCallBlock | ToolResultBlock
+class ProviderBlock(TypedDict):
+    """What one provider alone understands: its model's reasoning, signed or encrypted. It goes back
+    to that provider unchanged, and is left out for every other one.
+    """
+
+    type: Literal["provider"]
+    provider: str
+    data: dict[str, Any]
+
+
+Block = TextBlock | ToolCallBlock | ToolResultBlock | ProviderBlock
 """The neutral blocks of which the runtime makes the content of messages."""
 
 
@@ -86,6 +96,21 @@ class ToolCallDelta(msgspec.Struct, frozen=True, gc=False):
     arguments: str = ""
 
 
+class ProviderData(msgspec.Struct, frozen=True, gc=False):
+    """A part of the turn that goes back to the provider as it came, and is shown to nobody.
+
+    It is stored, as a `ProviderBlock` in its place, if the turn runs uncut: what one call has
+    thought holds for exactly what it was asked.
+
+    Attributes:
+        provider: Who understands it, such as ``anthropic.messages``.
+        data: JSON.
+    """
+
+    provider: str
+    data: dict[str, Any]
+
+
 class StreamEnd(msgspec.Struct, frozen=True, gc=False):
     """The provider's mark that the model has finished; a stream without it was cut.
 
@@ -96,7 +121,7 @@ class StreamEnd(msgspec.Struct, frozen=True, gc=False):
     reason: str = "stop"
 
 
-ModelEvent = TextDelta | ToolCallDelta | StreamEnd
+ModelEvent = TextDelta | ToolCallDelta | ProviderData | StreamEnd
 """What a model's stream consists of."""
 
 
@@ -165,6 +190,8 @@ __all__ = [
     "ModelEvent",
     "ModelRequest",
     "PermanentModelError",
+    "ProviderBlock",
+    "ProviderData",
     "RetryableModelError",
     "StreamEnd",
     "TextBlock",

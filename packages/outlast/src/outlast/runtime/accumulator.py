@@ -1,12 +1,31 @@
 """From a model's deltas to what an application shows and a checkpoint keeps."""
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from outlast.model_api import Block, ModelEvent, StreamEnd, TextDelta, ToolCallBlock, ToolCallDelta
+from outlast.errors import InvalidDataError
+from outlast.model_api import (
+    Block,
+    ModelEvent,
+    ProviderBlock,
+    ProviderData,
+    StreamEnd,
+    TextDelta,
+    ToolCallDelta,
+)
 from outlast.models import PartialToolCall, StreamCheckpoint
 from outlast.runtime._text import REPLACEMENT, has_surrogates, join_halves
 from outlast.runtime.events import StreamEvent, ToolCallCancelled, ToolCallReady
 from outlast.runtime.recovery import complete_call, to_blocks
+from outlast.values import check_json
+
+
+class _Mark(NamedTuple):
+    """A provider's block, and its place: behind so much text and so many calls."""
+
+    block: ProviderBlock
+    text: int
+    calls: int
 
 
 class _Call:
@@ -66,6 +85,8 @@ class StreamAccumulator:
             call = self._calls[index] = _Call(partial.id, partial.name)
             call.add(partial.arguments)
         self._latest: _Call | None = None
+        self._marks: list[_Mark] = []
+        self._is_one_call = self.is_empty
         self._finish_reason: str | None = None
         self.size: int = 0
         """UTF-8 bytes taken in so far, dropped ones included; it only grows."""
@@ -112,10 +133,13 @@ class StreamAccumulator:
             return self._feed_text(event)
         if isinstance(event, ToolCallDelta):
             return self._feed_call(event)
+        if isinstance(event, ProviderData):
+            return self._feed_provider(event)
         if isinstance(event, StreamEnd):
             return self._finish(event.reason)
         raise TypeError(
-            f"a model yields TextDelta, ToolCallDelta and StreamEnd, not {type(event).__name__}"
+            "a model yields TextDelta, ToolCallDelta, ProviderData and StreamEnd, "
+            f"not {type(event).__name__}"
         )
 
     def _feed_text(self, event: TextDelta) -> Sequence[StreamEvent]:
@@ -150,6 +174,20 @@ class StreamAccumulator:
             event = ToolCallDelta(event.index, call.id, call.name, piece)
         events.append(event)
         return events
+
+    def _feed_provider(self, event: ProviderData) -> Sequence[StreamEvent]:
+        """Keep what goes back to the provider, if the turn is what this one call says: behind a
+        prefix, it would be taken out of what it belongs to.
+        """
+        if not self._is_one_call:
+            return ()
+        block = ProviderBlock(type="provider", provider=event.provider, data=event.data)
+        try:
+            check_json([block], "provider data")
+        except InvalidDataError:
+            return ()  # No loss of the turn's: a provider can do without it.
+        self._marks.append(_Mark(block, len(self.text), len(self._calls)))
+        return ()
 
     def _finish(self, reason: str) -> Sequence[StreamEvent]:
         self._finish_reason = reason
@@ -194,15 +232,32 @@ class StreamAccumulator:
         self._held = ""
         self._calls = {}
         self._latest = None
+        self._marks = []
+        self._is_one_call = not text
         self._finish_reason = None
 
     def content(self) -> list[Block]:
         """The turn as neutral blocks: its text, then its complete tool calls; others are left
         out.
+
+        A provider's blocks lie where they came, with the text and the calls that came between
+        them. None stands at the end, or behind a call that is left out.
         """
-        blocks = (complete_call(call) for call in self.tool_calls)
-        calls: list[ToolCallBlock] = [block for block in blocks if block is not None]
-        return to_blocks(self.text, calls)
+        text = self.text
+        calls = [complete_call(call) for call in self.tool_calls]
+        blocks: list[Block] = []
+        first = begin = kept = 0
+        for mark in self._marks:
+            if None in calls[: mark.calls]:
+                break
+            made = (call for call in calls[first : mark.calls] if call is not None)
+            if said := to_blocks(text[begin : mark.text], made):
+                blocks += said
+                kept = len(blocks)
+            blocks.append(mark.block)
+            begin, first = mark.text, mark.calls
+        rest = to_blocks(text[begin:], (call for call in calls[first:] if call is not None))
+        return blocks + rest if rest else blocks[:kept]
 
     def checkpoint(
         self,

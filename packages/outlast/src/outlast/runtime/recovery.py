@@ -53,7 +53,9 @@ class RecoveryPlan(msgspec.Struct, frozen=True):
         return self.text if self.calls_model else ""
 
     def content(self) -> list[Block]:
-        """The blocks of the turn as it stands; with R2 they are the message to commit."""
+        """The blocks of the turn as it stands; with R2 they are the message to commit, apart from
+        what goes back to the provider, which the process that streamed the turn adds.
+        """
         return to_blocks(self.text, self.tool_calls)
 
 
