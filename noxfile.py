@@ -55,12 +55,12 @@ def install(session: nox.Session, *packages: str) -> None:
 
 def install_all(session: nox.Session, *extra: str) -> None:
     """Install every distribution with what its tests need."""
-    install(session, f"{CORE}[demo]", *SIBLINGS, *extra)
+    install(session, f"{CORE}[anthropic,demo]", *SIBLINGS, *extra)
 
 
-def pytest(session: nox.Session, *arguments: str, processes: int = 2, **env: str) -> None:
-    """Run pytest on some processes; arguments after ``--`` go to it."""
-    session.run("pytest", f"--numprocesses={processes}", *arguments, *session.posargs, env=env)
+def pytest(session: nox.Session, *arguments: str) -> None:
+    """Run pytest on two processes; arguments after ``--`` go to it."""
+    session.run("pytest", "--numprocesses=2", *arguments, *session.posargs)
 
 
 @nox.session
@@ -104,20 +104,15 @@ def containers(session: nox.Session) -> None:
 def mutants(session: nox.Session) -> None:
     """Run the whole suite on each broken backend: nothing outside the named clauses may fail."""
     install_all(session, *TEST_TOOLS)
-    # Most of the time is spent in waiting for timeouts, and none of it in each other's way.
-    pytest(session, "-m", "long", "contract_tests/tests", processes=6)
+    pytest(session, "-m", "long", "contract_tests/tests")
 
 
 @nox.session
 def quick(session: nox.Session) -> None:
-    """Run what needs no server and takes little time: under 90 seconds.
-
-    The embedded backends are held to the whole contract, with fewer rounds and kills.
-    """
+    """Run what needs no server and takes little time: under 90 seconds."""
     install_all(session, *TEST_TOOLS)
     selection = "not slow and not demo and not long and not server and not containers"
-    fewer = {"OUTLAST_CONTRACT_ROUNDS": "3", "OUTLAST_CONTRACT_KILLS": "3"}
-    pytest(session, "-m", selection, *EMBEDDED, processes=4, **fewer)
+    pytest(session, "-m", selection, *EMBEDDED)
 
 
 @nox.session
@@ -152,7 +147,7 @@ def dist(session: nox.Session) -> None:
     session.run("python", "-m", "venv", "--clear", str(full))
     python = str(full / "bin" / "python")
     wheels = [name for name in built if name.endswith(".whl")]
-    wheels[wheels.index(str(core))] = f"{core}[demo]"
+    wheels[wheels.index(str(core))] = f"{core}[anthropic,demo]"
     wheels = [f"{name}[sqlite]" if "outlast_sql-" in name else name for name in wheels]
     pip_install = (python, "-m", "pip", "install", "-q", "--constraint", constraints)
     session.run(*pip_install, *wheels, *TEST_TOOLS, external=True)

@@ -37,7 +37,7 @@ nitpicky = True
 nitpick_ignore_regex = [
     (r"py:.*", r"(abc|asyncio|collections|datetime|os|pathlib|random|types|typing)\..*"),
     (r"py:.*", r"(msgspec|sqlalchemy)\..*"),
-    (r"py:.*", r"AsyncOpenAI"),
+    (r"py:.*", r"Async(Anthropic|OpenAI)"),
     (r"py:.*", r"(Any|Awaitable|AsyncIterator|Callable|ClassVar|Literal|Mapping|Sequence|Self)"),
     (r"py:.*", r"(bool|bytes|dict|float|frozenset|int|list|object|set|str|tuple)"),
     (r"py:.*", r"(datetime|timedelta)"),

@@ -14,7 +14,7 @@ from s3_support import (
     Open,
     Owner,
     Request,
-    Store,
+    Weed,
     claim_id,
 )
 
@@ -25,7 +25,7 @@ from outlast.errors import CorruptDataError
 from outlast.heads import key_of
 from outlast_s3 import S3Driver
 
-pytestmark = [pytest.mark.s3, pytest.mark.server]
+pytestmark = pytest.mark.s3
 
 TASK = Scope("task", "t")
 AWKWARD = ["m//n", "m/n", "a/", "/a", "..", "a\\b", "x" * 512, "\x00", "{", "%2F", "A", "a", "é"]
@@ -64,7 +64,7 @@ async def test_each_mutation_and_read_is_one_request(open_driver: Open, proxy: H
 
 
 async def test_names_of_objects_suit_any_store(
-    server: Store, open_driver: Open, prefix: str
+    server: Weed, open_driver: Open, prefix: str
 ) -> None:
     """S11: of fixed form, whatever the ids are; and no two ids meet."""
     driver = await open_driver()
@@ -111,7 +111,7 @@ async def test_a_listing_of_several_pages_is_complete(open_driver: Open, proxy: 
 
 
 async def test_no_two_versions_of_a_record_have_the_same_etag(
-    server: Store, open_driver: Open, prefix: str
+    server: Weed, open_driver: Open, prefix: str
 ) -> None:
     """S7: A, B and A again."""
     driver = await open_driver()
@@ -144,7 +144,7 @@ async def test_ages_count_by_the_clock_of_the_store(
 
 
 async def test_a_sweep_takes_debris_and_nothing_that_is_referenced(
-    server: Store, open_driver: Open, prefix: str
+    server: Weed, open_driver: Open, prefix: str
 ) -> None:
     """C4: pieces of a writer that died before its swap, and what a broken set-up left."""
     driver = await open_driver()
@@ -168,7 +168,7 @@ async def test_a_sweep_takes_debris_and_nothing_that_is_referenced(
 
 
 async def test_nothing_of_a_deleted_task_is_left_after_a_sweep(
-    server: Store, open_driver: Open, prefix: str
+    server: Weed, open_driver: Open, prefix: str
 ) -> None:
     """C3; and epochs go on behind the floor (C5)."""
     driver, other = await open_driver(), await open_driver()
@@ -189,7 +189,7 @@ async def test_nothing_of_a_deleted_task_is_left_after_a_sweep(
 
 
 async def test_a_stale_delete_of_a_sweep_is_refused(
-    server: Store, open_driver: Open, proxy: HttpProxy
+    server: Weed, open_driver: Open, proxy: HttpProxy
 ) -> None:
     """C5: the record came to life again after it was judged."""
     driver, other = await open_driver(proxy.port), await open_driver()
@@ -218,7 +218,7 @@ async def _swept(driver: S3Driver, *, older_than: float, dry_run: bool = False) 
 @pytest.mark.parametrize("kind", ["/task/", "/piece/"])
 @pytest.mark.parametrize("damage", ["cut", "changed", "empty", "gone"])
 async def test_damage_is_never_called_missing(
-    server: Store, open_driver: Open, prefix: str, kind: str, damage: str
+    server: Weed, open_driver: Open, prefix: str, kind: str, damage: str
 ) -> None:
     """V8; a head that is gone is a record that is gone."""
     driver = await open_driver()
@@ -238,7 +238,7 @@ async def test_damage_is_never_called_missing(
 
 
 async def test_prefixes_and_namespaces_do_not_meet(
-    server: Store, open_driver: Open, prefix: str
+    server: Weed, open_driver: Open, prefix: str
 ) -> None:
     one, two = await open_driver(namespace="a"), await open_driver(namespace="a ")
     below = S3Driver.from_url(

@@ -1,5 +1,6 @@
 """Reading what arrives: an SDK's objects and plain dicts alike."""
 
+from collections.abc import Iterable
 from typing import Any, cast
 
 
@@ -10,4 +11,15 @@ def field(value: object, name: str) -> Any:
     return getattr(value, name, None)
 
 
-__all__ = ["field"]
+def plain(value: Any) -> Any:
+    """An SDK's object as the JSON that it was made from; what is JSON already, as it is."""
+    to_dict = getattr(value, "to_dict", None)
+    return value if to_dict is None else to_dict(mode="json")
+
+
+def join(pieces: Iterable[str]) -> str:
+    """One text of pieces that may begin and end within a character (half a surrogate pair)."""
+    return "".join(pieces).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+__all__ = ["field", "join", "plain"]

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Mapping
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 
 _RETRYABLE = frozenset({408, 409, 429})
@@ -11,6 +12,11 @@ _RETRYABLE = frozenset({408, 409, 429})
 def is_retryable_status(status: int) -> bool:
     """Whether a request with this answer may succeed later: 408, 409, 429 and all of 5xx."""
     return status in _RETRYABLE or 500 <= status < 600
+
+
+def should_retry(headers: Mapping[str, str]) -> bool | None:
+    """What the server itself says about trying again; ``None``: nothing."""
+    return {"true": True, "false": False}.get(headers.get("x-should-retry", ""))
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
@@ -42,9 +48,12 @@ def _number(value: str) -> float | None:
 
 def _until(date: str) -> float | None:
     try:
-        return max(parsedate_to_datetime(date).timestamp() - time.time(), 0.0)
+        instant = parsedate_to_datetime(date)
+        if instant.tzinfo is None:  # Dates of HTTP are always of UTC.
+            instant = instant.replace(tzinfo=UTC)
+        return max(instant.timestamp() - time.time(), 0.0)
     except (ValueError, OverflowError):
         return None
 
 
-__all__ = ["is_retryable_status", "retry_after"]
+__all__ = ["is_retryable_status", "retry_after", "should_retry"]

@@ -1,27 +1,26 @@
 """OpenAI Chat Completions, and the many servers that speak this protocol."""
 
-import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from outlast.model_api import ModelEvent, ModelRequest, StreamEnd, TextDelta, ToolCallDelta
-from outlast.providers._fields import field
-from outlast.providers._openai_errors import error_in_stream, to_model_error
-from outlast.providers._openai_messages import (
-    CONTINUE_INSTRUCTION,
-    build_request,
-    check_params,
-    to_chat_messages,
+from outlast.model_api import (
+    ModelError,
+    ModelEvent,
+    ModelRequest,
+    ProviderData,
+    StreamEnd,
+    TextDelta,
+    ToolCallDelta,
 )
+from outlast.providers._blocks import check_params
+from outlast.providers._chat_request import PROVIDER, RESERVED, build_request, to_chat_messages
+from outlast.providers._continuation import CONTINUE_INSTRUCTION
+from outlast.providers._errors import error_in_stream, to_model_error
+from outlast.providers._fields import field, join
+from outlast.providers._stream import events_of
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
-
-_DRAIN_TIME = 1.0
-"""Seconds; how long the rest of a finished answer is waited for, so that the connection stays
-usable.
-"""
 
 _CUT_SHORT = frozenset({"content_filter", "length"})
 """Reasons after which a tool call without arguments may be one whose arguments never came."""
@@ -35,10 +34,10 @@ class OpenAIChatCompletions:
     message that asks for the rest (`CONTINUE_INSTRUCTION`). Neither is ever stored. Tool calls
     are never sent as part of such a prefix.
 
-    **Errors.** Dropped connections, timeouts, undecodable streams, HTTP 408, 409, 429 and 5xx,
-    and errors inside a stream are `RetryableModelError`, with the server's ``retry-after``; other
-    answers, and errors inside a stream that blame the request, are `PermanentModelError`. The
-    SDK's own retries are off for these calls: the runtime repeats them, from where they stopped.
+    **Reasoning.** What a server streams as ``reasoning_content`` before a tool call goes back to
+    it with the call, as such servers ask; it is never shown, and never sent to another provider.
+
+    **Errors.** See `outlast.providers`.
 
     Args:
         client: Used as it is, and never closed.
@@ -50,7 +49,7 @@ class OpenAIChatCompletions:
     """
 
     def __init__(self, client: "AsyncOpenAI", model: str, **params: Any) -> None:
-        check_params(params)
+        check_params(params, RESERVED)
         self._client = client
         self._model = model
         self._params = params
@@ -60,32 +59,18 @@ class OpenAIChatCompletions:
         """The model's name."""
         return self._model
 
-    async def stream(self, request: ModelRequest, *, prefix: str = "") -> AsyncIterator[ModelEvent]:
+    def stream(self, request: ModelRequest, *, prefix: str = "") -> AsyncIterator[ModelEvent]:
         """Call the model once; see `outlast.model_api.Model.stream`."""
-        body = build_request(self._model, request, prefix, self._params)
-        decoder = ChatCompletionsDecoder()
         client: Any = self._client.with_options(max_retries=0)
-        chunks: Any = None
-        try:
-            chunks = await client.chat.completions.create(**body)
-            async for chunk in chunks:
-                for event in decoder.feed(chunk):
-                    yield event
-                if decoder.is_finished:
-                    break
-            if decoder.is_finished:
-                await _drain(chunks)
-        except Exception as error:
-            known = to_model_error(error, secret=self._client.api_key)
-            if known is None:
-                raise
-            raise known from error
-        finally:
-            if chunks is not None:
-                with contextlib.suppress(Exception):
-                    await chunks.close()
-        for event in decoder.finish():
-            yield event
+
+        async def start() -> Any:
+            body = build_request(self._model, request, prefix, self._params)
+            return await client.chat.completions.create(**body)
+
+        def explain(error: Exception) -> ModelError | None:
+            return to_model_error(error, secrets=(self._client.api_key,))
+
+        return events_of(start, ChatCompletionsDecoder(), explain)
 
 
 class ChatCompletionsDecoder:
@@ -100,6 +85,7 @@ class ChatCompletionsDecoder:
         self._ids: list[str] = []
         self._names: list[str] = []
         self._has_arguments: list[bool] = []
+        self._reasoning: list[str] = []
         self._has_refused = False
         self._finish_reason: str | None = None
 
@@ -108,18 +94,18 @@ class ChatCompletionsDecoder:
         """Whether the provider's mark of the end has come; without it the stream was cut."""
         return self._finish_reason is not None
 
-    def feed(self, chunk: Any) -> list[ModelEvent]:
+    def feed(self, item: Any) -> list[ModelEvent]:
         """Take in one chunk.
 
         Raises:
             RetryableModelError: The chunk is an error of the server.
             PermanentModelError: The chunk is an error that blames the request.
         """
-        error = field(chunk, "error")
+        error = field(item, "error")
         if error is not None:
             raise error_in_stream(error)
         events: list[ModelEvent] = []
-        for choice in field(chunk, "choices") or ():
+        for choice in field(item, "choices") or ():
             if field(choice, "index"):
                 continue
             delta = field(choice, "delta")
@@ -137,7 +123,13 @@ class ChatCompletionsDecoder:
         if isinstance(refusal, str) and refusal:
             self._has_refused = True
             events.append(TextDelta(refusal))
+        reasoning = field(delta, "reasoning_content")
+        if isinstance(reasoning, str) and reasoning:
+            self._reasoning.append(reasoning)
         for place, call in enumerate(field(delta, "tool_calls") or ()):
+            if self._reasoning and not self._ids:
+                data = {"reasoning_content": join(self._reasoning)}
+                events.append(ProviderData(PROVIDER, data))
             events.append(self._feed_call(call, place))
 
     def _feed_call(self, delta: Any, place: int) -> ToolCallDelta:
@@ -176,14 +168,6 @@ class ChatCompletionsDecoder:
                     events.append(ToolCallDelta(index, self._ids[index], self._names[index], "{}"))
         events.append(StreamEnd("refusal" if self._has_refused and reason == "stop" else reason))
         return events
-
-
-async def _drain(chunks: AsyncIterator[Any]) -> None:
-    """Read a finished answer to its end, as far as it comes soon."""
-    with contextlib.suppress(Exception):
-        async with asyncio.timeout(_DRAIN_TIME):
-            async for _ in chunks:
-                pass
 
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What errors of the OpenAI SDK and of its transport mean, and how long a server asks to wait."""
+"""What errors of the SDKs and of their transport mean, and how long a server asks to wait."""
 
 import subprocess
 import sys
@@ -6,11 +6,12 @@ import time
 from email.utils import formatdate
 from typing import Any
 
+import anthropic
 import openai
 import pytest
 
+from outlast.providers._errors import to_model_error
 from outlast.providers._http import is_retryable_status, retry_after
-from outlast.providers._openai_errors import to_model_error
 from outlast.runtime import PermanentModelError, RetryableModelError
 
 # The SDK has changed its transport, not its shape.
@@ -75,6 +76,74 @@ def test_what_blames_the_request_is_permanent(error: Exception) -> None:
     assert isinstance(to_model_error(error), PermanentModelError)
 
 
+def anthropic_error(status: int, kind: str, **details: str) -> anthropic.APIStatusError:
+    """As Anthropic's SDK makes it; within a stream, the answer had begun with 200."""
+    error = {"type": kind, "message": "scripted", "details": details}
+    response = httpx.Response(status, request=REQUEST)
+    body = {"type": "error", "error": error}
+    return anthropic.APIStatusError("raw", response=response, body=body)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (anthropic_error(529, "overloaded_error"), RetryableModelError),
+        (anthropic_error(429, "rate_limit_error"), RetryableModelError),
+        (anthropic_error(500, "api_error"), RetryableModelError),
+        (
+            anthropic_error(429, "rate_limit_error", error_code="ramp_limit_exceeded"),
+            RetryableModelError,
+        ),
+        (
+            anthropic_error(429, "rate_limit_error", error_code="enforced_spend_limit_reached"),
+            PermanentModelError,
+        ),
+        (anthropic_error(400, "invalid_request_error"), PermanentModelError),
+        (anthropic_error(413, "request_too_large"), PermanentModelError),
+        (anthropic_error(200, "overloaded_error"), RetryableModelError),
+        (anthropic_error(200, "invalid_request_error"), PermanentModelError),
+        (anthropic.APIConnectionError(request=REQUEST), RetryableModelError),
+        (anthropic.APITimeoutError(request=REQUEST), RetryableModelError),
+        (anthropic.AnthropicError("no key"), PermanentModelError),
+        (httpx.RemoteProtocolError("cut"), RetryableModelError),
+    ],
+    ids=lambda value: str(value) if isinstance(value, type) else type(value).__name__,
+)
+def test_errors_of_anthropics_sdk_are_told_by_type(
+    error: Exception, expected: type[Exception]
+) -> None:
+    """Those of an answer by its status, those in a stream by the type that they name."""
+    found = to_model_error(error, "anthropic")
+    assert isinstance(found, expected)
+    if isinstance(error, anthropic.APIStatusError):
+        assert str(found).endswith(": scripted")
+
+
+@pytest.mark.parametrize(
+    ("status", "header", "expected"),
+    [
+        (400, "true", RetryableModelError),
+        (503, "false", PermanentModelError),
+        (429, "false", PermanentModelError),
+        (429, "maybe", RetryableModelError),
+    ],
+)
+def test_a_server_that_says_whether_to_retry_is_believed(
+    status: int, header: str, expected: type[Exception]
+) -> None:
+    """As the SDKs do."""
+    error = to_model_error(status_error(status, {"x-should-retry": header}))
+    assert isinstance(error, expected)
+
+
+@pytest.mark.parametrize("code", ["insufficient_quota", "billing_hard_limit_reached"])
+def test_spent_money_is_not_waited_for(code: str) -> None:
+    """It is sent as a rate limit."""
+    response = httpx.Response(429, request=REQUEST)
+    error = openai.RateLimitError("x", response=response, body={"message": "m", "code": code})
+    assert isinstance(to_model_error(error), PermanentModelError)
+
+
 def test_an_error_of_the_program_is_no_model_error() -> None:
     """It is raised as it is."""
     assert to_model_error(KeyError("x")) is None
@@ -84,7 +153,7 @@ def test_a_key_that_a_server_echoes_is_struck_out() -> None:
     """No message shows it."""
     response = httpx.Response(401, request=REQUEST)
     echo = openai.AuthenticationError("x", response=response, body={"message": "bad key sk-12345"})
-    error = to_model_error(echo, secret="sk-12345")
+    error = to_model_error(echo, secrets=["sk-12345"])
     assert isinstance(error, PermanentModelError)
     assert "sk-12345" not in str(error)
     assert "bad key ***" in str(error)
@@ -107,6 +176,7 @@ def test_a_key_that_a_server_echoes_is_struck_out() -> None:
         ({"retry-after-ms": "soon", "retry-after": "9"}, 9.0),
         ({"Retry-After": "4"}, 4.0),
         ({"retry-after": "Thu, 01 Jan 1970 00:00:00 GMT"}, 0.0),
+        ({"retry-after": "Thu, 01 Jan 1970 00:00:00 -0000"}, 0.0),
         ({"retry-after": "Thu, 99 Foo 2090 00:00:00 GMT"}, None),
     ],
     ids=str,
@@ -123,10 +193,26 @@ def test_a_date_is_counted_from_now() -> None:
     assert 97 < hint <= 100
 
 
+def test_a_date_without_a_zone_is_of_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the program runs."""
+    date = formatdate(time.time() + 100).replace("+0000", "-0000")
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        hint = retry_after({"retry-after": date})
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert date.endswith("-0000")
+    assert hint is not None
+    assert 97 < hint <= 100
+
+
 def test_importing_the_adapters_imports_no_sdk() -> None:
     """Nor does the runtime."""
     script = (
-        "import sys, outlast.providers, outlast.providers.openai_chat, outlast.runtime;"
+        "import sys, outlast.providers.anthropic_messages, outlast.providers.openai_chat;"
+        "import outlast.providers.openai_responses, outlast.runtime;"
         "loaded = {name.partition('.')[0] for name in sys.modules};"
         "print(sorted(loaded & {'openai', 'httpx', 'httpx2', 'anthropic', 'pydantic', 'anyio'}))"
     )

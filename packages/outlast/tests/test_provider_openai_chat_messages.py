@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from outlast import ApiMessage, InvalidDataError
-from outlast.providers._openai_messages import build_request, to_chat_messages
+from outlast.providers._chat_request import build_request, to_chat_messages
 from outlast.providers.openai_chat import CONTINUE_INSTRUCTION
 from outlast.runtime import ModelRequest, ToolSpec
 
