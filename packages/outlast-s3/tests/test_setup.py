@@ -198,7 +198,7 @@ async def test_a_store_that_does_not_know_conditions_is_refused(
 
 
 async def test_a_store_that_reads_what_was_before_is_refused(
-    server: Store, open_driver: Open, proxy: HttpProxy, prefix: str
+    server: Weed, open_driver: Open, proxy: HttpProxy, prefix: str
 ) -> None:
     """S15: a record that was just written could be read as if it were not there."""
     proxy.always(
