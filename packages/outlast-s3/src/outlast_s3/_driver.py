@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from outlast.driver import Capabilities, Survives
 from outlast.errors import ClosedError, ConfigurationError
 from outlast.heads import HeadDriver, Layout, Operation, moment
-from outlast_s3._boto import endpoint_of
+from outlast_s3._boto import close, endpoint_of
 from outlast_s3._bucket import Bucket
 from outlast_s3._links import LentLink, UrlLink, open_link
 from outlast_s3._probe import hazards_of, set_up
@@ -144,7 +144,7 @@ class S3Driver(HeadDriver):
         if self._place is not None:
             await self._place.bucket.close(self._patience)
         if self._client is not None and self._link.owns_client:
-            self._client.close()
+            close(self._client)
 
     async def _run(self, operation: Operation[ResultT]) -> ResultT:
         return await operation(S3Store(self._ready(), self._deadline()))
