@@ -77,7 +77,7 @@ def test_verbose_shows_each_check(capsys: pytest.CaptureFixture[str]) -> None:
     "arguments",
     [
         ("memory://", "--clause", "Z9"),
-        ("memory://", "--tier", "faults"),
+        ("memory://", "--tier", "chaos"),
         ("memory://", "--kills", "0"),
         (),
     ],

@@ -19,16 +19,17 @@ from typing import Any, Final, Literal, TypeVar
 import outlast
 from outlast.contracts import DriverBackend
 from outlast.driver import Driver
-from outlast.errors import OutlastError
+from outlast.errors import OutlastError, UnavailableError
 from outlast_contract._interrupts import run_in_own_loop
 from outlast_contract.clauses import CLAUSES
 from outlast_contract.expect import NotRun, Violation
+from outlast_contract.faults.network import Network
 from outlast_contract.harness import Harness
 
-Tier = Literal["contract", "race"]
-TIERS: Final[tuple[Tier, ...]] = ("contract", "race")
+Tier = Literal["contract", "race", "faults"]
+TIERS: Final[tuple[Tier, ...]] = ("contract", "race", "faults")
 
-Need = Literal["driver", "options", "raw", "processes", "same store in processes"]
+Need = Literal["driver", "endpoints", "options", "raw", "processes", "same store in processes"]
 """What a check asks of a harness or backend: see `Context.missing`."""
 
 Status = Literal["passed", "failed", "not run"]
@@ -47,6 +48,8 @@ class Settings:
         kills: Processes that are killed in each check that kills.
         listed: Tasks in the checks of complete lists.
         time_limit: Seconds after which a check has failed.
+        thorough: Whether every kind of fault is tried everywhere, instead of those that differ
+            most.
     """
 
     seed: int = 0
@@ -55,11 +58,12 @@ class Settings:
     kills: int = 10
     listed: int = 1500
     time_limit: float = 50.0
+    thorough: bool = False
 
     @classmethod
     def from_environment(cls, **given: int | None) -> "Settings":
         """What is given, else ``OUTLAST_CONTRACT_SEED``, ``_ROUNDS`` and ``_KILLS``, else the
-        defaults.
+        defaults; ``OUTLAST_CONTRACT_THOROUGH=1`` makes it thorough.
         """
         values: dict[str, Any] = {}
         for name in ("seed", "rounds", "kills"):
@@ -69,6 +73,8 @@ class Settings:
                 values[name] = value
             elif text:
                 values[name] = int(text)
+        if os.environ.get("OUTLAST_CONTRACT_THOROUGH", "0") not in ("", "0"):
+            values |= {"thorough": True, "time_limit": 300.0}
         return cls(**values)
 
 
@@ -79,7 +85,8 @@ class Check:
     Attributes:
         name: Unique, such as ``a_superseded_claim_cannot_write[put]``.
         clauses: The clauses that are verified if it passes; a failure counts against the first.
-        tier: ``contract`` (one thing at a time) or ``race`` (contenders).
+        tier: ``contract`` (one thing at a time), ``race`` (contenders) or ``faults`` (messages are
+            lost, late or slow).
         title: What it claims, for people.
         needs: What must be there for it to run.
         heavy: Whether it moves so much data that a profile for frequent runs may leave it out.
@@ -217,6 +224,7 @@ class Context:
         self.namespace: str = self.new_namespace()
         self.notes: list[tuple[str, str]] = []
         self._clients: list[outlast.Backend] = []
+        self._networks = contextlib.AsyncExitStack()
         self._names = 0
 
     def new_namespace(self, tail: str = "") -> str:
@@ -250,6 +258,28 @@ class Context:
         """Several clients of the check's namespace."""
         return [await self.open() for _ in range(count)]
 
+    async def network(self) -> Network:
+        """A network before the store, for clients that it may fail.
+
+        Raises:
+            NotRun: Nothing can stand before the store.
+        """
+        return await self._networks.enter_async_context(Network(self.harness))
+
+    async def open_through(self, network: Network, **options: Any) -> outlast.Backend:
+        """A new client of the check's namespace behind a network, open; closed after the check."""
+        backend = await network.make(self.namespace, **options)
+        self._clients.append(backend)
+        await backend.open()
+        return backend
+
+    async def open_impatient(self, network: Network, timeout: float) -> outlast.Backend:
+        """`open_through` with a timeout that a busy machine may not keep when it opens."""
+        for _ in range(20):
+            with contextlib.suppress(UnavailableError):
+                return await self.open_through(network, timeout=timeout)
+        raise NotRun(f"a client with a timeout of {timeout:g} s could not be opened in 20 attempts")
+
     async def driver(self, backend: outlast.Backend | None = None) -> Driver:
         """The driver below a client.
 
@@ -272,6 +302,8 @@ class Context:
         harness = type(self.harness)
         if "driver" in needs and not isinstance(probe, DriverBackend):
             return "needs a backend on a Driver"
+        if "endpoints" in needs:
+            self.harness.endpoints()
         if "options" in needs and self.harness.url is None and _is_default(harness, "open_with"):
             return "needs Harness.open_with() or Harness.url"
         if "raw" in needs and _is_default(harness, "raw"):
@@ -287,13 +319,14 @@ class Context:
         return None
 
     async def close(self) -> None:
-        """Close every client that is still open."""
+        """Close every client that is still open, and every network."""
         clients, self._clients = self._clients, []
-        for backend in reversed(clients):
-            try:
-                await backend.aclose()
-            except Exception as error:
-                raise Violation(f"closing a client raised {error!r}", "C7") from error
+        async with self._networks:
+            for backend in reversed(clients):
+                try:
+                    await backend.aclose()
+                except Exception as error:
+                    raise Violation(f"closing a client raised {error!r}", "C7") from error
 
 
 def _is_default(harness: type[Harness], method: str) -> bool:
@@ -330,6 +363,8 @@ async def run_check(check: Check, harness: Harness, settings: Settings | None = 
         if isinstance(cause, Violation):
             clause, detail = cause.clause or clause, cause.message
         trace = traceback.format_exc()
+        if isinstance(cause, NotRun):
+            status, clause, detail, trace = "not run", None, cause.reason, ""
     seconds = time.monotonic() - started
     return Result(check, status, clause, detail, tuple(context.notes), seconds, trace)
 

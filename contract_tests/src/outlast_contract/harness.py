@@ -10,6 +10,9 @@ from outlast.contracts import DriverBackend
 from outlast.driver import LOGS, PRIMARY, Entry, Index, Scope, Where
 from outlast.errors import OutlastError
 from outlast_contract.expect import NotRun
+from outlast_contract.faults.endpoints import Endpoints, endpoints_of
+from outlast_contract.faults.endpoints import moved as moved_to
+from outlast_contract.faults.wires import Address
 
 
 class Harness:
@@ -46,6 +49,34 @@ class Harness:
         if self.url is None:
             raise NotRun("needs Harness.open_with() or Harness.url")
         return outlast.open_backend(self.url, namespace=namespace, **{**self.options, **options})
+
+    def endpoints(self) -> Endpoints:
+        """Where clients connect to; the suite puts a proxy before each address to disturb them.
+
+        For a harness with ``url`` it is read from there. Whoever overrides it overrides
+        `open_through`, too.
+
+        Raises:
+            NotRun: Nothing can stand in between.
+        """
+        if self.url is None:
+            raise NotRun("needs Harness.url, or Harness.endpoints() and open_through()")
+        return endpoints_of(self.url, self.options)
+
+    async def open_through(
+        self, namespace: str, moved: Mapping[Address, Address], **options: Any
+    ) -> outlast.Backend:
+        """`open_with`, for a client that connects to other addresses.
+
+        Args:
+            namespace: As for `open`.
+            moved: For each address of `endpoints` the one to connect to instead.
+            options: As for `open_with`.
+        """
+        if self.url is None:
+            raise NotRun("needs Harness.url, or Harness.endpoints() and open_through()")
+        url, given = moved_to(self.url, self.options, moved)
+        return outlast.open_backend(url, namespace=namespace, **{**given, **options})
 
     async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
         """Everything that the store holds for ``namespace``, past the adapter.
@@ -161,4 +192,4 @@ async def _unless_damaged(items: AsyncIterator[Any]) -> AsyncIterator[Any]:
         return
 
 
-__all__ = ["Harness", "UrlHarness"]
+__all__ = ["Endpoints", "Harness", "UrlHarness"]

@@ -5,16 +5,14 @@ import contextlib
 import socket
 import struct
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Self
 
-from outlast_contract.faults.wires import WIRES, Piece, Wire
+from outlast_contract.faults.wires import WIRES, Address, Piece, Wire
 
 HOST = "127.0.0.1"
 _CHUNK = 1 << 18
-
-Address = tuple[str, int]
 
 
 class Exchange:
@@ -171,6 +169,10 @@ class Proxy:
         target: Where the server is.
         script: What goes wrong.
         accepted: How many connections were made so far.
+        most: How many were open at once.
+        moved: Addresses that servers tell their clients, as those of a cluster do, and the proxies
+            that stand before them.
+        is_deaf: Whether new connections are accepted and then left alone.
     """
 
     def __init__(self, target: Address, wire: str = "turns", script: Script | None = None) -> None:
@@ -184,6 +186,9 @@ class Proxy:
         self.target = target
         self.script: Script = script or Script()
         self.accepted: int = 0
+        self.most: int = 0
+        self.moved: Mapping[Address, Address] = {}
+        self.is_deaf: bool = False
         self._wire = WIRES[wire]
         self._server: asyncio.Server | None = None
         self._links: set[_Link] = set()
@@ -237,8 +242,9 @@ class Proxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
-        link = _Link(self.target, self._wire(), self.script, reader, writer)
+        link = _Link(self, self._wire(), reader, writer)
         self._links.add(link)
+        self.most = max(self.most, self.connections)
         try:
             await link.run()
         finally:
@@ -249,14 +255,9 @@ class _Link:
     """One client's connection and the one behind it."""
 
     def __init__(
-        self,
-        target: Address,
-        wire: Wire,
-        script: Script,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
+        self, proxy: Proxy, wire: Wire, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        self._target, self._wire, self._script = target, wire, script
+        self._proxy, self._wire = proxy, wire
         self._reader, self._writer = reader, writer
         self._server_writer: asyncio.StreamWriter | None = None
         self._pieces: asyncio.Queue[Piece | None] = asyncio.Queue()
@@ -271,7 +272,11 @@ class _Link:
         self._task = asyncio.current_task()
         pumps: list[asyncio.Task[None]] = []
         try:
-            there, self._server_writer = await asyncio.open_connection(*self._target)
+            if self._proxy.is_deaf:
+                while await self._reader.read(_CHUNK):
+                    pass
+                return
+            there, self._server_writer = await asyncio.open_connection(*self._proxy.target)
             pumps += [
                 asyncio.ensure_future(self._hear_client()),
                 asyncio.ensure_future(self._hear_server(there)),
@@ -292,7 +297,7 @@ class _Link:
         if piece.kind == "call":
             self._current = exchange = Exchange(self, piece.data)
             try:
-                await self._script.choose(exchange)(exchange)
+                await self._proxy.script.choose(exchange)(exchange)
             finally:
                 self._current = None
             return
@@ -318,7 +323,7 @@ class _Link:
         with contextlib.suppress(OSError):
             while data := await reader.read(_CHUNK):
                 for reply in self._wire.replies(data):
-                    await self._sort(reply)
+                    await self._sort(self._wire.translated(reply, self._proxy.moved))
         rest = self._wire.rest()
         if rest:
             await self._sort(rest)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from outlast_contract.faults.wires.base import Kind, Piece, Wire
+from outlast_contract.faults.wires.base import Address, Kind, Piece, Wire
 from outlast_contract.faults.wires.http import HttpWire
 from outlast_contract.faults.wires.mongodb import MongoWire
 from outlast_contract.faults.wires.mysql import MysqlWire
@@ -20,4 +20,4 @@ WIRES: Final[Mapping[str, Callable[[], Wire]]] = {
     "turns": TurnsWire,
 }
 
-__all__ = ["WIRES", "Kind", "Piece", "Wire"]
+__all__ = ["WIRES", "Address", "Kind", "Piece", "Wire"]

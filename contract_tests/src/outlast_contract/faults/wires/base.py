@@ -1,8 +1,12 @@
 """What a proxy must know of a protocol: where requests and replies end, and which of them count."""
 
 import abc
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+Address = tuple[str, int]
+"""Host and port."""
 
 Kind = Literal["call", "setup", "notice", "rest"]
 """What a piece from the client is: a request of the application; one of the client library's own
@@ -46,9 +50,13 @@ class Wire(abc.ABC):
         """Whether the server sends this reply without a request."""
         return False
 
+    def translated(self, reply: bytes, moved: Mapping[Address, Address]) -> bytes:
+        """The reply, telling the client the addresses of proxies instead of servers."""
+        return reply
+
     def interim(self, data: bytes) -> bytes:
         """What the client must be told so that it sends the rest of its request."""
         return b""
 
 
-__all__ = ["Kind", "Piece", "Wire"]
+__all__ = ["Address", "Kind", "Piece", "Wire"]

@@ -1,7 +1,12 @@
 """RESP, versions 2 and 3: Redis and Valkey."""
 
-from outlast_contract.faults.wires.base import Piece, Wire
+import re
+from collections.abc import Mapping
 
+from outlast_contract.faults.wires.base import Address, Piece, Wire
+
+_SLOTS = re.compile(rb"\*\d+\r\n\*\d+\r\n:\d+\r\n:\d+\r\n\*\d+\r\n\$")
+"""How the answer to CLUSTER SLOTS begins: ranges, each with its first and last slot and nodes."""
 _OF_CLIENTS = frozenset(
     {b"AUTH", b"CLIENT", b"CLUSTER", b"COMMAND", b"HELLO", b"PING", b"READONLY", b"SELECT"}
 )
@@ -35,6 +40,20 @@ class RespWire(Wire):
 
     def is_unasked(self, reply: bytes) -> bool:
         return reply[:1] == b">"
+
+    def translated(self, reply: bytes, moved: Mapping[Address, Address]) -> bytes:
+        # A cluster names its nodes in the answer to CLUSTER SLOTS, and whoever asks the wrong one
+        # is sent on by an error.
+        is_list = _SLOTS.match(reply) is not None
+        if not (is_list or reply[:6] == b"-MOVED" or reply[:4] == b"-ASK"):
+            return reply
+        for (host, port), (_, new) in moved.items():
+            told, instead = b":%d\r\n" % port, b":%d\r\n" % new
+            if is_list and host.encode() in reply:
+                reply = reply.replace(told, instead)
+            elif not is_list:
+                reply = reply.replace(host.encode() + told, host.encode() + instead)
+        return reply
 
 
 def _values(buffer: bytearray) -> list[bytes]:

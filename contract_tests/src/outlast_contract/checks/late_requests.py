@@ -1,0 +1,192 @@
+"""Requests that the network delivers after their callers gave up (F2, F5, F6, F7, F10, F12)."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, Final
+
+import outlast
+from outlast.driver import Scope
+from outlast.errors import OutcomeUnknownError, OutlastError, UnavailableError
+from outlast_contract.engine import Context, check_each
+from outlast_contract.expect import error_of, expect, expect_equal
+from outlast_contract.faults import Hold, Script
+from outlast_contract.faults.strikes import places
+from outlast_contract.mutations import (
+    KINDS,
+    MUTATIONS,
+    Image,
+    Mutation,
+    claim,
+    expect_image,
+    fill,
+    image,
+)
+
+PATIENCE: Final = 1.0
+"""Seconds that a call of a client may take whose requests are held."""
+
+
+async def _claimed(plain: outlast.Backend, scope: Scope, owner: outlast.Claim) -> Image:
+    await claim(plain, scope)
+    return await image(plain, scope)
+
+
+async def _written(plain: outlast.Backend, scope: Scope, owner: outlast.Claim) -> Image:
+    return await fill(plain, scope, "newer", await claim(plain, scope))
+
+
+async def _emptied(plain: outlast.Backend, scope: Scope, owner: outlast.Claim) -> Image:
+    newer = await claim(plain, scope)
+    name = "delete" if scope.kind == "run" else "delete_task"
+    await MUTATIONS[name].apply(plain, scope.id, "", newer)
+    return Image()
+
+
+async def _swept(plain: outlast.Backend, scope: Scope, owner: outlast.Claim) -> Image:
+    await _emptied(plain, scope, owner)
+    await plain.sweep(older_than=timedelta(0))
+    return Image()
+
+
+async def _gone_on(plain: outlast.Backend, scope: Scope, owner: outlast.Claim) -> Image:
+    # Every part is written anew, so whatever the held mutation writes would show.
+    return await fill(plain, scope, "next", owner)
+
+
+Meanwhile = Callable[[outlast.Backend, Scope, outlast.Claim], Awaitable[Image]]
+"""What happens before a held request is released; returns what the scope reads as then."""
+
+_MEANWHILE: Final[dict[str, tuple[str, Meanwhile]]] = {
+    "a newer claim": ("F5", _claimed),
+    "a newer owner's writes": ("F2", _written),
+    "a newer owner's deletion": ("F7", _emptied),
+    "a newer owner's deletion and a sweep": ("F12", _swept),
+    "later writes of the same claim": ("F6", _gone_on),
+}
+
+
+_ALWAYS: Final = ("a newer owner's writes", "later writes of the same claim")
+
+
+@check_each(MUTATIONS, "F2", "F5", "F6", "F7", "F12", "E6", tier="faults", needs=["endpoints"])
+async def a_late_request_changes_nothing(context: Context, mutation: Mutation) -> None:
+    """A claimed mutation that the network delivers after its caller gave up, and after a newer
+    claim, deletion or write, changes nothing, whichever of its requests was held.
+    """
+    plain = await context.open()
+    network = await context.network()
+    slow = await context.open_impatient(network, PATIENCE)
+    others = [name for name in _MEANWHILE if name not in _ALWAYS]
+    if not context.settings.thorough:
+        others = [others[list(MUTATIONS).index(mutation.name) % len(others)]]
+    for name in (*_ALWAYS, *others):
+        await _hold_each(context, plain, slow, network.script, mutation, name, waits=False)
+        if context.settings.thorough:
+            await _hold_each(context, plain, slow, network.script, mutation, name, waits=True)
+
+
+async def _hold_each(
+    context: Context,
+    plain: outlast.Backend,
+    slow: outlast.Backend,
+    script: Script,
+    mutation: Mutation,
+    name: str,
+    *,
+    waits: bool,
+) -> None:
+    """Hold each request of a mutation until something else has happened; its caller is cancelled,
+    or waits for the timeout.
+    """
+    clause, meanwhile = _MEANWHILE[name]
+    for at in places(3):
+        if at > 9 and not context.settings.thorough:
+            return
+        scope = mutation.scope(context.new_id(mutation.kind))
+        owner = await claim(plain, scope)
+        await fill(plain, scope, "base", owner)
+        hold = Hold()
+        shot = script.arm(hold, at=at)
+        call = asyncio.ensure_future(error_of(mutation.apply(slow, scope.id, "late", owner)))
+        await _first(hold.arrived(), call)
+        if not shot.hits:
+            await call
+            script.disarm()
+            return
+        what = f"{mutation.name}, its request {at} held until after {name}"
+        # A later write of the same claim is sent when the held one has had its time.
+        if waits or meanwhile is _gone_on:
+            await _expect_given_up(call, what)
+        else:
+            call.cancel()
+            await asyncio.wait([call])
+        script.disarm()
+        seen = await meanwhile(plain, scope, owner)
+        await hold.release()
+        await expect_image(plain, scope, seen, f"data after {what}", clause=clause)
+        newest = await claim(plain, scope)
+        written = await fill(plain, scope, "newest", newest)
+        await expect_image(plain, scope, written, f"data written after {what}", clause=clause)
+
+
+async def _first(event: Awaitable[Any], call: "asyncio.Future[Any]") -> None:
+    """Wait for an event or the end of a call."""
+    waiting = asyncio.ensure_future(event)
+    await asyncio.wait([waiting, call], return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+
+
+async def _expect_given_up(call: "asyncio.Future[OutlastError | None]", what: str) -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await asyncio.wait([call], timeout=20)
+    expect(call.done(), f"{what}, has not ended after 20 s of {PATIENCE:g} s", clause="E6")
+    error = call.result()
+    expected = isinstance(error, OutcomeUnknownError | UnavailableError)
+    expect(expected, f"{what}, ended with {error!r}", clause="E2")
+    seconds = loop.time() - began
+    expect(seconds < 2 * PATIENCE + 5, f"{what}, took {seconds:.1f} s", clause="E6")
+
+
+@check_each(KINDS, "F10", "F2", "F1", "F5", tier="faults", needs=["endpoints"])
+async def a_late_claim_may_fence_but_not_write(context: Context, kind: str) -> None:
+    """A claim that the network delivers after its caller gave up and another one claimed takes at
+    most the newest epoch: the other one then is refused as superseded, and claims again; nothing
+    that was written is lost.
+    """
+    plain = await context.open()
+    network = await context.network()
+    slow = await context.open_impatient(network, PATIENCE)
+    for at in places(3):
+        scope = Scope("task" if kind == "task" else "run", context.new_id(kind))
+        base = await fill(plain, scope, "base", await claim(plain, scope))
+        hold = Hold()
+        shot = network.script.arm(hold, at=at)
+        call = asyncio.ensure_future(error_of(claim(slow, scope)))
+        await _first(hold.arrived(), call)
+        if not shot.hits:
+            await call
+            return
+        what = f"a claim of a {kind}, its request {at} held until after another one's writes"
+        await _expect_given_up(call, what)
+        network.script.disarm()
+        other = await claim(plain, scope)
+        expect_equal(await image(plain, scope), base, f"data before {what}", clause="F3")
+        written = await fill(plain, scope, "other", other)
+        await hold.release()
+        await expect_image(plain, scope, written, f"data after {what}", clause="F3")
+        name = "put" if kind == "run" else "save_task_state"
+        error = await error_of(MUTATIONS[name].apply(plain, scope.id, "again", other))
+        if error is None:
+            written = MUTATIONS[name].model(written, scope.id, "again")
+        else:
+            reason = getattr(error, "reason", "")
+            expect(reason == "superseded", f"the owner after {what}, got {error!r}", clause="F13")
+        await expect_image(plain, scope, written, f"data after {what}", clause="F2")
+        newest = await claim(plain, scope)
+        expect(newest.epoch > other.epoch, f"epoch {newest.epoch} came after {what}", clause="F1")
+        await expect_image(plain, scope, written, f"data after {what} and a new claim")
+        written = await fill(plain, scope, "newest", newest)
+        await expect_image(plain, scope, written, f"data of the newest claim after {what}")

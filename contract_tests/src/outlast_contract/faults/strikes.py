@@ -1,0 +1,109 @@
+"""A fault at the first exchange of a call, then at its second, and so on, as many as it has."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Final
+
+import outlast
+from outlast_contract.engine import Context
+from outlast_contract.expect import NotRun
+from outlast_contract.faults.kinds import BROKEN
+from outlast_contract.faults.proxy import Fault, Script, Shot
+
+_FEW: Final = ("cut", "reply reset")
+
+
+class Strike:
+    """One fault at one exchange of the call that is made within ``with strike:``.
+
+    Attributes:
+        what: Fault and place in words.
+        was_struck: Whether the call had an exchange there.
+    """
+
+    def __init__(self, script: Script, fault: Fault, at: int, name: str) -> None:
+        """For `strikes`."""
+        self.what: str = f"exchange {at} struck ({name})"
+        self._script, self._fault, self._at = script, fault, at
+        self._shot: Shot | None = None
+
+    @property
+    def was_struck(self) -> bool:
+        return self._shot is not None and bool(self._shot.hits)
+
+    @property
+    def shot(self) -> Shot:
+        """To wait for it."""
+        assert self._shot is not None
+        return self._shot
+
+    def __enter__(self) -> Shot:
+        self._shot = self._script.arm(self._fault, at=self._at)
+        return self._shot
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._script.disarm()
+
+
+def breaking(context: Context) -> Mapping[str, Fault]:
+    """The faults that break a connection, as many as the settings ask for."""
+    return BROKEN if context.settings.thorough else {name: BROKEN[name] for name in _FEW}
+
+
+Body = Callable[[outlast.Backend, Iterator[Strike]], Awaitable[None]]
+"""What is done through a client that is struck: one call within each strike."""
+
+
+async def under_faults(
+    context: Context, body: Body, faults: Mapping[str, Fault] | None = None
+) -> None:
+    """Run ``body`` for every fault that breaks a connection, or the given ones, side by side, each
+    with a client behind a network of its own.
+
+    Raises:
+        NotRun: The calls do not go through the network.
+    """
+    chosen = breaking(context) if faults is None else faults
+    first = 12 if context.settings.thorough else 4
+    async with asyncio.TaskGroup() as group:
+        for name, fault in chosen.items():
+            network = await context.network()
+            client = await context.open_through(network)
+            group.create_task(_run(body(client, _strikes(network.script, name, fault, first))))
+
+
+async def _run(body: Awaitable[None]) -> None:
+    await body
+
+
+def _strikes(script: Script, name: str, fault: Fault, first: int) -> Iterator[Strike]:
+    """A fault at the exchanges of a call, which the caller makes anew within each strike.
+
+    At every one of the first few, then at ever fewer. In the last round nothing is struck: the call
+    had no exchange any more.
+    """
+    for place in places(first):
+        before = script.calls
+        strike = Strike(script, fault, place, name)
+        yield strike
+        if script.calls == before:
+            raise NotRun("the client's requests do not come through its endpoints")
+        if not strike.was_struck:
+            return
+
+
+def places(first: int) -> Iterator[int]:
+    """Numbers of exchanges: each of the first ones, then ever fewer."""
+    place = 0
+    while True:
+        place = place + 1 if place < first else place + place // 2
+        yield place
+
+
+__all__ = ["Body", "Strike", "breaking", "places", "under_faults"]
