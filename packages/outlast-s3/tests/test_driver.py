@@ -110,6 +110,37 @@ async def test_a_listing_of_several_pages_is_complete(open_driver: Open, proxy: 
     assert len([line for line in proxy.requests if "list-type=2" in line]) >= 7
 
 
+async def test_a_listing_reads_only_what_changed_since_it_was_seen(
+    open_driver: Open, proxy: HttpProxy
+) -> None:
+    """It tells the ETag of each record, by which those that were seen already are known."""
+    lister, other = await open_driver(proxy.port), await open_driver()
+    names = [f"t{number}" for number in range(12)]
+    for number, name in enumerate(names):
+        writer = lister if number % 2 else other
+        index = Index(updated_at=number)
+        await writer.write(Scope("task", name), "state", b"1", fence=None, index=index)
+
+    async def listed() -> tuple[dict[str, bytes | None], int]:
+        proxy.requests.clear()
+        page = await lister.scan("task", where=Where(), after=None, limit=99)
+        reads = [line for line in proxy.requests if "list-type=2" not in line]
+        return {item.id: item.value.data for item in page.items}, len(reads)
+
+    assert await listed() == (dict.fromkeys(names, b"1"), 6)
+    assert await listed() == (dict.fromkeys(names, b"1"), 0)
+    await other.write(Scope("task", "t3"), "state", b"2", fence=None, index=Index())
+    await other.write(Scope("task", "t4"), "state", b"1", fence=None, index=Index())
+    await other.remove(Scope("task", "t5"), fence=None)
+    expected = {**dict.fromkeys(names, b"1"), "t3": b"2"}
+    del expected["t5"]
+    assert await listed() == (expected, 3)
+    assert await listed() == (expected, 0)
+    await _swept(other, older_than=0)
+    await other.write(Scope("task", "t5"), "state", b"1", fence=None, index=Index())
+    assert await listed() == ({**expected, "t5": b"1"}, 1)
+
+
 async def test_no_two_versions_of_a_record_have_the_same_etag(
     server: Weed, open_driver: Open, prefix: str
 ) -> None:

@@ -7,11 +7,12 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Final, TypeVar
 
-from outlast.driver import ScopeKind
+from outlast.driver import ScopeKind, Where
 from outlast.errors import UnavailableError
 from outlast.heads import (
     Candidate,
     Floor,
+    Found,
     Head,
     Listing,
     ObjectStore,
@@ -22,6 +23,7 @@ from outlast.heads import (
     gather_some,
     moment,
 )
+from outlast.heads.caches import LRU
 from outlast.retry import backoff
 from outlast_s3._bucket import Answer, Bucket
 
@@ -31,6 +33,8 @@ PAGE: Final = 1000
 """Keys in one answer to a listing, at most."""
 
 _RETRY: Final = 0.02
+_SEEN_BYTES: Final = 16 * 2**20
+_SEEN_OVERHEAD: Final = 400
 
 
 class Keys:
@@ -73,6 +77,11 @@ class Place:
         self.keys = keys
         self.can_delete = False
         self.seen_floors: dict[str, Floor] = {}
+        self.seen_heads: LRU[str, Stored] = LRU(_SEEN_BYTES)
+
+    def see(self, key: str, stored: Stored) -> None:
+        """Remember a head: a listing tells whether it is still the same."""
+        self.seen_heads.put(key, stored, len(stored.data) + _SEEN_OVERHEAD)
 
 
 class S3Store(ObjectStore):
@@ -96,13 +105,17 @@ class S3Store(ObjectStore):
 
     async def read(self, key: str) -> Stored | None:
         found = await self._send("get_object", Key=self._keys.head(key))
-        return None if found is None else Stored(found.body, found.etag)
+        if found is None:
+            return None
+        stored = Stored(found.body, found.etag)
+        self._place.see(key, stored)
+        return stored
 
     async def create(self, key: str, data: bytes, head: Head) -> object | None:
-        return await self._put(self._keys.head(key), data, None)
+        return await self._put_head(key, data, None)
 
     async def swap(self, key: str, data: bytes, head: Head, token: object) -> object | None:
-        return await self._put(self._keys.head(key), data, str(token))
+        return await self._put_head(key, data, str(token))
 
     async def delete(self, key: str, token: object) -> bool:
         done = await self._send("delete_object", Key=self._keys.head(key), IfMatch=str(token))
@@ -131,10 +144,24 @@ class S3Store(ObjectStore):
         await self._delete([self._keys.piece(key, name) for name in names])
 
     async def list_heads(self, kind: ScopeKind, after: str | None, limit: int) -> Sequence[str]:
+        return [found.key for found in await self.find_heads(kind, Where(), after, limit)]
+
+    async def find_heads(
+        self, kind: ScopeKind, where: Where, after: str | None, limit: int
+    ) -> Sequence[Found]:
         folder = self._keys.head(f"{kind}/")
         start = None if after is None else self._keys.head(after)
-        found = await self._list(folder, start, limit)
-        return [str(entry["Key"]).removeprefix(self._keys.root) for entry in found]
+        found: list[Found] = []
+        for entry in await self._list(folder, start, limit):
+            key = str(entry["Key"]).removeprefix(self._keys.root)
+            stored = self._place.seen_heads.take(key)
+            # No two heads have the same ETag: this one is what a request would return.
+            if stored is not None and stored.token == entry.get("ETag"):
+                self._place.see(key, stored)
+                found.append(Found(key, stored))
+            else:
+                found.append(Found(key))
+        return found
 
     async def list_pieces(self, after: str | None, limit: int) -> Listing:
         folder = self._keys.pieces
@@ -207,6 +234,12 @@ class S3Store(ObjectStore):
             return Floor(), None
         floor = self._place.seen_floors[name] = decode_floor(found.body, f"object {name!r}")
         return floor, found.etag
+
+    async def _put_head(self, key: str, data: bytes, etag: str | None) -> str | None:
+        done = await self._put(self._keys.head(key), data, etag)
+        if done is not None:
+            self._place.see(key, Stored(data, done))
+        return done
 
     async def _put(
         self, name: str, data: bytes, etag: str | None, *, changes: bool = True
