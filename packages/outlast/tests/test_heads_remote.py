@@ -1,8 +1,10 @@
 """The estimate of a store's clock, calls that are under way together, and calls seen through."""
 
 import asyncio
+import gc
 import random
 import time
+from typing import Any
 
 import pytest
 
@@ -168,3 +170,25 @@ async def test_errors_of_calls_reach_those_who_wait() -> None:
     with pytest.raises(ValueError, match="no"):
         await shield.run(fail())
     await shield.drain()
+
+
+async def test_an_error_that_nobody_waits_for_any_more_is_not_reported_as_unhandled() -> None:
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    shield, go_on = Shield(), asyncio.Event()
+
+    async def fail() -> None:
+        await go_on.wait()
+        raise ValueError("no")
+
+    caller = asyncio.ensure_future(shield.run(fail()))
+    await asyncio.sleep(0)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    go_on.set()
+    await shield.drain()
+    del caller
+    gc.collect()
+    await asyncio.sleep(0)
+    assert reported == []

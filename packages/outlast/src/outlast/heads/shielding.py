@@ -22,13 +22,19 @@ class Shield:
         """See ``call`` through, and return its answer to a caller who still waits."""
         task = asyncio.get_running_loop().create_task(call)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
         return await asyncio.shield(task)
 
     async def drain(self) -> None:
         """Wait until no call is under way."""
         while self._tasks:
             await asyncio.wait(self._tasks)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            # The caller may be gone: what it was to be told is not an unhandled error.
+            task.exception()
 
 
 __all__ = ["Shield"]
