@@ -1,6 +1,7 @@
 """Calls that are cancelled, late or in each other's way: no late write, and the next call works."""
 
 import asyncio
+import gc
 import itertools
 import random
 import sqlite3
@@ -16,6 +17,7 @@ from outlast.driver import Driver, Entry, Fence, Index, Scope, Where
 from outlast.errors import (
     FencedError,
     OutcomeUnknownError,
+    OutlastError,
     PayloadTooLargeError,
     UnavailableError,
 )
@@ -417,3 +419,29 @@ async def test_a_load_never_sees_half_of_a_replacement(open_driver: Open) -> Non
         assert (await reader.load(TASK, "api", last=3)) in [part[-3:] for part in lists]
     await writing
     assert seen == {"a0", "b0"}
+
+
+@pytest.fixture
+def junk(path: Path) -> Path:
+    """A file that is no database."""
+    path.write_bytes(random.Random(1).randbytes(10_000))
+    return path
+
+
+async def test_a_cancelled_opening_that_fails_is_no_unhandled_error(junk: Path) -> None:
+    """X1: whoever was to be told is gone, and the loop is told nothing."""
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    for turns in range(0, 50, 7):
+        driver = SqlDriver.from_url(f"sqlite:///{junk}", namespace="test")
+        task = asyncio.ensure_future(driver.setup(create=True))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled() or isinstance(task.exception(), OutlastError)
+        await driver.aclose()
+    del task, driver
+    gc.collect()
+    await asyncio.sleep(0)
+    assert reported == []

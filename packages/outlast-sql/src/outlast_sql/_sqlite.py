@@ -118,6 +118,7 @@ class SqliteDriver(SqlDriver):
                 # Not cancelled halfway: SQLAlchemy would lose a connection that it configures.
                 self._pid = os.getpid()
                 self._connecting = asyncio.create_task(self._connect(create=create))
+                self._connecting.add_done_callback(_retrieve)
                 await asyncio.shield(self._connecting)
             await self._prepare(create=create)
         except BaseException:
@@ -190,6 +191,7 @@ class SqliteDriver(SqlDriver):
             return
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(lanes))
+            self._closing.add_done_callback(_retrieve)
         # Whoever is cancelled here leaves it running.
         await asyncio.shield(self._closing)
 
@@ -231,6 +233,12 @@ class SqliteDriver(SqlDriver):
 
     async def _mutate(self, step: Step[ResultT]) -> ResultT:
         return await self._lane(0).mutate(step)
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Take the error of a task whose caller may be gone, or Python reports it as unhandled."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _path_of(url: str) -> str | None:
