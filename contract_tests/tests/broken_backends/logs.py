@@ -254,6 +254,20 @@ class CancellationIsSwallowed(DriverPersistence):
             return
 
 
+@mutant("X1")
+class TheErrorOfACancelledWriteIsUnhandled(MemoryDriver):
+    """A write is shielded from cancellation, and nobody takes its error then."""
+
+    async def write(self, scope, register, data, *, fence, **options):
+        async def write():
+            await asyncio.sleep(0)
+            return await super(type(self), self).write(
+                scope, register, data, fence=fence, **options
+            )
+
+        return await asyncio.shield(write())
+
+
 @mutant("X2")
 class ACancelledReplyIsReadLater(MemoryDriver):
     """The reply of a cancelled read stays in the connection and answers the next read."""

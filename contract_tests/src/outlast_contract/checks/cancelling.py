@@ -1,11 +1,15 @@
 """Cancelling a call wherever it waits (X1, X2, C8)."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+import contextlib
+import gc
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from typing import Any
 
 import outlast
-from outlast.driver import Scope
+from outlast.contracts import DriverBackend
+from outlast.contracts.claim import new_claim_id
+from outlast.driver import Entry, Scope
 from outlast_contract.engine import Context, check, check_each
 from outlast_contract.expect import expect, expect_equal
 from outlast_contract.mutations import (
@@ -210,3 +214,70 @@ async def many_cancelled_appends_leave_a_clean_log(context: Context) -> None:
 
 async def _call(call: Awaitable[object]) -> None:
     await call
+
+
+@check("X1", "C7")
+async def a_refusal_that_nobody_waits_for_is_not_unhandled(context: Context) -> None:
+    """A call that is refused after its caller was cancelled is no unhandled error of the loop."""
+    client, other = await context.open_many(2)
+    scope = Scope("task", context.new_id("task"))
+    stale = await claim(client, scope)
+    await claim(other, scope)
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: client.persistence.save_task_input(
+            scope.id, outlast.TaskInput(message="late"), claim=stale
+        ),
+        lambda: client.persistence.claim_task(scope.id, at_least=stale.epoch),
+    ]
+    if isinstance(client, DriverBackend):
+        # The layer above cancels its driver only at the end of a call's time.
+        driver = client.driver
+        calls += [
+            lambda: driver.write(scope, "input", b"late", fence=stale.next_fence()),
+            lambda: driver.append(scope, "api", [Entry("m", b"")], fence=stale.next_fence()),
+            lambda: driver.claim(scope, new_claim_id(), at_least=stale.epoch),
+        ]
+    with _unhandled() as reports:
+        for call in calls:
+            await _cancel_everywhere(call)
+            await client.ping()
+        await client.aclose()
+        gc.collect()
+        await asyncio.sleep(0)
+    expect_equal(reports, [], "reports of unhandled errors after cancelled calls were refused")
+
+
+async def _cancel_everywhere(call: Callable[[], Awaitable[object]]) -> None:
+    """Cancel a call at one moment after the other, until it ends before that."""
+    for turns in _moments():
+        task = asyncio.ensure_future(_begin(call))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        struck = task.cancel()
+        await asyncio.wait([task], timeout=20)
+        expect(task.done(), f"a call cancelled after {turns} turns still runs")
+        if not task.cancelled():
+            task.exception()  # The refusal itself, or Python reports it as ours.
+        if not struck:
+            break
+
+
+async def _begin(call: Callable[[], Awaitable[object]]) -> None:
+    await call()
+
+
+@contextlib.contextmanager
+def _unhandled() -> Generator[list[str]]:
+    """What the running loop is told of errors that nobody took."""
+    loop = asyncio.get_running_loop()
+    before = loop.get_exception_handler()
+    reports: list[str] = []
+
+    def report(_: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
+        reports.append(f"{about.get('message')}: {about.get('exception')!r}")
+
+    loop.set_exception_handler(report)
+    try:
+        yield reports
+    finally:
+        loop.set_exception_handler(before)
