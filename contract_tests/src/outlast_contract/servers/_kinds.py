@@ -5,7 +5,11 @@ from typing import Final
 
 from outlast_contract.servers._recipe import Recipe
 from outlast_contract.servers.mariadb import MariadbRecipe
-from outlast_contract.servers.mongodb import MongodbRecipe, MongodbReplicasRecipe
+from outlast_contract.servers.mongodb import (
+    MongodbRecipe,
+    MongodbReplicasRecipe,
+    MongodbStandaloneRecipe,
+)
 from outlast_contract.servers.postgres import PostgresRecipe
 from outlast_contract.servers.redis import RedisClusterRecipe, RedisRecipe, ValkeyRecipe
 from outlast_contract.servers.s3 import SeaweedfsRecipe
@@ -21,6 +25,7 @@ RECIPES: Final[Mapping[str, type[Recipe]]] = {
         SeaweedfsRecipe,
         RedisClusterRecipe,
         MongodbReplicasRecipe,
+        MongodbStandaloneRecipe,
     )
 }
 

