@@ -142,7 +142,11 @@ class Swapper:
                     raise
                 unanswered.append(error)
             snapshot = None
-            await store.pause(backoff(attempt, base=self._layout.retry_delay, cap=self._cap))
+            try:
+                await store.pause(backoff(attempt, base=self._layout.retry_delay, cap=self._cap))
+            except UnavailableError as error:
+                # What took the time was the request that went unanswered, not other writers.
+                raise unanswered[-1] if unanswered else error from None
         raise AssertionError("unreachable")
 
     async def _decided(
