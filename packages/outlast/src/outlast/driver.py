@@ -23,6 +23,7 @@ at a time.
 
 import abc
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -40,6 +41,14 @@ REGISTERS: Mapping[ScopeKind, tuple[str, ...]] = {
     "run": ("checkpoint",),
 }
 LOGS: Mapping[ScopeKind, tuple[str, ...]] = {"task": ("api", "user"), "run": ()}
+
+sealed_until: ContextVar[float | None] = ContextVar("outlast_sealed_until", default=None)
+"""The loop's time until which nothing cancels the running driver call; ``None``: that may happen
+at any time.
+
+The layer above sets it for mutations, which it sees through in tasks of their own. A driver whose
+client library suffers from cancellations then needs no task of its own, if it keeps to that time.
+"""
 
 MAX_EPOCH = 2**52
 """The largest epoch that a caller may ask for (F9); every store and script compares it exactly."""
@@ -429,4 +438,5 @@ __all__ = [
     "Where",
     "admit",
     "next_claim",
+    "sealed_until",
 ]

@@ -18,7 +18,7 @@ from typing import Literal, Protocol, TypeVar
 
 from outlast.contracts.claim import Claim
 from outlast.contracts.turns import Ticket, Turns
-from outlast.driver import Fence, Scope
+from outlast.driver import Fence, Scope, sealed_until
 from outlast.errors import (
     ClosedError,
     FencedError,
@@ -107,6 +107,7 @@ class Sender:
         for attempt in itertools.count():
             started = loop.time()
             self._in_flight = True
+            seal = sealed_until.set(self.deadline)
             try:
                 answer = await call(fence=fence)
             except UnavailableError as error:
@@ -123,6 +124,8 @@ class Sender:
             else:
                 self._in_flight = False
                 return answer
+            finally:
+                sealed_until.reset(seal)
             await asyncio.sleep(backoff(attempt))
         raise AssertionError("unreachable")
 
@@ -300,13 +303,16 @@ class Calls:
             ticket = Ticket(turns, *queues)
             ticket.done.add_done_callback(functools.partial(self._forget, scope))
             self._in_flight += 1
+            answer: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
             task = asyncio.create_task(
-                self._in_order(scope, ticket, sender, body), name=f"outlast-{operation}"
+                self._answered(answer, scope, ticket, sender, body),
+                name=f"outlast-{operation}",
             )
-            task.add_done_callback(functools.partial(self._ended, ticket))
+            task.add_done_callback(functools.partial(self._ended, ticket, answer))
             self._tasks.add(task)
             try:
-                return await asyncio.shield(task)
+                # Like asyncio.shield(task), and one turn of the loop sooner.
+                return await answer
             except asyncio.CancelledError:
                 if not sender.may_be_applied:
                     task.cancel()
@@ -357,12 +363,33 @@ class Calls:
         except Exception as error:
             raise self._foreign(error, sender) from error
 
-    def _ended(self, ticket: Ticket, task: asyncio.Task[object]) -> None:
+    async def _answered(
+        self,
+        answer: asyncio.Future[ResultT],
+        scope: Scope,
+        ticket: Ticket,
+        sender: Sender,
+        body: Callable[[Sender], Awaitable[ResultT]],
+    ) -> None:
+        """Tell the caller, unless it is gone: then what it was to be told is no unhandled error."""
+        try:
+            result = await self._in_order(scope, ticket, sender, body)
+        except Exception as error:  # noqa: BLE001 - it is raised where it is waited for
+            if not answer.done():
+                answer.set_exception(error)
+        else:
+            if not answer.done():
+                answer.set_result(result)
+
+    def _ended(
+        self, ticket: Ticket, answer: asyncio.Future[ResultT], task: asyncio.Task[object]
+    ) -> None:
         ticket.leave()  # A task that was cancelled before its first step has not.
         self._tasks.discard(task)
         self._left()
+        if not answer.done():
+            answer.cancel()
         if not task.cancelled():
-            # The caller may be gone: what it was to be told is not an unhandled error.
             task.exception()
 
     def _forget(self, scope: Scope, _: asyncio.Future[None]) -> None:
