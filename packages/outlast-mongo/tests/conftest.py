@@ -1,6 +1,7 @@
-"""One server for all tests, a database for each, and a check that nothing stays behind."""
+"""Servers for all tests, a database for each, and a check that nothing stays behind."""
 
 import asyncio
+import contextlib
 import gc
 import secrets
 import sys
@@ -15,9 +16,10 @@ from motor.motor_asyncio import AsyncIOMotorClient
 
 # Test folders are no packages; what they share is found here.
 sys.path.append(str(Path(__file__).parent))
-from mongo_support import Mongod, Open, mongod, need_program
+from mongo_support import Open, Start, server_of, url_of
 
 import outlast
+from outlast_contract.servers import Server, shared_server, start_server
 from outlast_mongo import MongoBackend, MongoDriver
 
 
@@ -25,12 +27,23 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "mongo: needs outlast-mongo and a MongoDB server")
 
 
-@pytest.fixture(scope="session")
-def server() -> Iterator[Mongod]:
-    """A single server, left alone by the tests that share it."""
-    need_program()
-    with mongod() as started:
-        yield started
+@pytest.fixture
+def server() -> Server:
+    """A replica set of one, left alone by the tests that share it."""
+    return server_of(lambda: shared_server("mongodb"))
+
+
+@pytest.fixture
+def standalone() -> Server:
+    """A server of no replica set, on which the driver has no retries of its own."""
+    return server_of(lambda: shared_server("mongodb-standalone"))
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts servers of the test's own: ``start(kind, *arguments)``."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *what: stack.enter_context(server_of(lambda: start_server(*what)))
 
 
 @pytest.fixture
@@ -40,9 +53,9 @@ def name() -> str:
 
 
 @pytest.fixture
-def url(server: Mongod, name: str) -> Iterator[str]:
+def url(server: Server, name: str) -> Iterator[str]:
     """Of that database."""
-    yield server.url + name
+    yield url_of(server, name)
     with pymongo.MongoClient[dict[str, Any]](server.url) as client:
         client.drop_database(name)
 

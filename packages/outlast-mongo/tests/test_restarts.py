@@ -1,23 +1,41 @@
-"""D1: a server killed under load keeps what was done, with either client."""
+"""D1, M4: servers killed under load keep what was done, through failovers and with either client."""
 
 import pytest
+from mongo_support import Start, primary
 
 from outlast_contract.harness import UrlHarness
 from outlast_contract.restarts import survive_restarts
-from outlast_contract.servers import ServerUnavailable, start_server
 
 pytestmark = [pytest.mark.mongo, pytest.mark.slow, pytest.mark.timeout(240)]
 
+DRIVERS = pytest.mark.parametrize("driver", ["pymongo", "motor"])
 
-@pytest.mark.parametrize("driver", ["pymongo", "motor"])
+
+@DRIVERS
 @pytest.mark.usefixtures("broken_connections")
-async def test_what_is_done_outlasts_five_kills(driver: str) -> None:
+async def test_what_is_done_outlasts_five_kills(start: Start, driver: str) -> None:
     """The journal has it before it is answered, and fences with it."""
-    try:
-        server = start_server("mongodb")
-    except ServerUnavailable as error:
-        pytest.skip(f"NOT RUN: {error.reason}")
-    with server:
-        history = await survive_restarts(server, UrlHarness(server.url, driver=driver))
+    server = start("mongodb")
+    history = await survive_restarts(server, UrlHarness(server.url, driver=driver))
     assert history.keeps_data
     assert history.keeps_fences
+
+
+@DRIVERS
+@pytest.mark.usefixtures("broken_connections")
+async def test_what_is_done_outlasts_five_primaries(start: Start, driver: str) -> None:
+    """Each kill strikes whichever member is the primary; the others elect one of themselves."""
+    server = start("mongodb-replicas")
+    killed: list[int] = []
+
+    def node() -> int:
+        killed.append(primary(server))
+        return killed[-1]
+
+    history = await survive_restarts(
+        server, UrlHarness(server.url, driver=driver), fault="failover", node=node
+    )
+    assert history.keeps_data
+    assert history.keeps_fences
+    assert len(set(killed)) > 1, "no other member ever took over"
+    assert history.count(outcome="done") > 1000

@@ -2,14 +2,12 @@
 
 import asyncio
 import logging
-import socket
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pymongo
 import pytest
-from mongo_support import HOST, Mongod, Open, need_program, replica_set
+from mongo_support import Open, Start, node_url, primary, server_of, url_of
 from motor.motor_asyncio import AsyncIOMotorClient
 from pymongo import ReadPreference, WriteConcern
 
@@ -20,9 +18,9 @@ from outlast.errors import (
     ConfigurationError,
     NotSupportedError,
     OutlastError,
-    UnavailableError,
     UnsupportedVersionError,
 )
+from outlast_contract.servers import Server, start_server
 from outlast_mongo import MongoBackend, MongoDriver
 
 pytestmark = pytest.mark.mongo
@@ -43,6 +41,7 @@ BOTH = pytest.mark.parametrize("driver", ["pymongo", "motor"])
         ("mongodb://h/a.b", "no dot"),
         ("mongodb://h/?readPreference=secondaryPreferred", "secondaries"),
         ("mongodb://h/?w=0", "acknowledge"),
+        ("mongodb://h/?readConcernLevel=local", "read concern"),
     ],
     ids=lambda text: text.partition("//")[2],
 )
@@ -72,54 +71,18 @@ def test_a_database_of_a_blocking_client_is_refused(raw: Raw) -> None:
     with pytest.raises(ConfigurationError, match="either"):
         MongoBackend()
     with pytest.raises(ConfigurationError, match="either"):
-        MongoBackend(url="mongodb://h/", database=raw)  # type: ignore[arg-type]  # as above
+        MongoBackend(url="mongodb://h/", database=raw)
 
 
 @pytest.mark.parametrize("of", ["client", "database"])
 async def test_a_lent_client_that_reads_from_secondaries_is_refused(url: str, of: str) -> None:
-    preferred = {"readPreference": "nearest"} if of == "client" else {}
+    preferred: dict[str, Any] = {"readPreference": "nearest"} if of == "client" else {}
     async with pymongo.AsyncMongoClient[dict[str, Any]](url, **preferred) as client:
         database = client.get_default_database()
         if of == "database":
             database = database.with_options(read_preference=ReadPreference.SECONDARY)
         with pytest.raises(ConfigurationError, match="secondaries"):
             MongoBackend(database=database)
-
-
-@BOTH
-async def test_a_wrong_password_is_a_matter_of_configuration(
-    server: Mongod, name: str, driver: str
-) -> None:
-    url = f"mongodb://user:s3cret-word@{HOST}:{server.port}/{name}"
-    backend = outlast.open_backend(url, driver=driver)
-    with pytest.raises(ConfigurationError, match="user or the password") as caught:
-        await backend.open()
-    assert f"mongodb://user:***@{HOST}" in str(caught.value)
-    shown = f"{caught.value!r} {caught.value.__cause__!r} {backend!r} {caught.value}"
-    assert "s3cret-word" not in shown
-
-
-@BOTH
-@pytest.mark.usefixtures("broken_connections")
-@pytest.mark.parametrize("how", ["nobody listens", "nobody answers", "tls where there is none"])
-async def test_what_cannot_be_reached_is_said_in_time(
-    server: Mongod, driver: str, how: str
-) -> None:
-    with socket.socket() as deaf:
-        deaf.bind((HOST, 0))
-        if how == "nobody answers":
-            deaf.listen()
-        port = server.port if "tls" in how else deaf.getsockname()[1]
-        url = f"mongodb://user:s3cret-word@{HOST}:{port}/x{'?tls=true' if 'tls' in how else ''}"
-        backend = outlast.open_backend(url, driver=driver, timeout=1.5)
-        began = time.monotonic()
-        with pytest.raises(UnavailableError, match="cannot be reached") as caught:
-            await backend.open()
-        assert time.monotonic() - began < 4
-    assert "s3cret-word" not in str(caught.value)
-    assert caught.value.applied is False
-    if "tls" in how:
-        assert "is TLS set the same way" in str(caught.value)
 
 
 async def test_setup_false_only_verifies(open_driver: Open, raw: Raw) -> None:
@@ -149,29 +112,56 @@ async def test_sixteen_clients_may_set_up_at_once(open_driver: Open, raw: Raw) -
 
 
 @pytest.mark.parametrize(
-    ("query", "lost"),
+    ("options", "lost"),
     [
-        ("", set()),
-        ("?w=majority&journal=true", set()),
-        ("?w=1", {"failover"}),
-        ("?w=majority&journal=false", {"server"}),
-        ("?w=1&journal=false", {"server", "failover"}),
+        ({}, set()),
+        ({"w": "majority", "journal": "true"}, set()),
+        ({"w": "1"}, {"failover"}),
+        ({"w": "majority", "journal": "false"}, {"server"}),
+        ({"w": "1", "journal": "false"}, {"server", "failover"}),
     ],
-    ids=lambda part: part if isinstance(part, str) else "",
+    ids=lambda part: "&".join(part) if isinstance(part, dict) else "",
 )
+@pytest.mark.parametrize("behind", ["server", "standalone"])
 async def test_a_weak_write_concern_is_declared_and_reported(
-    url: str, query: str, lost: set[str], caplog: pytest.LogCaptureFixture
+    request: pytest.FixtureRequest,
+    name: str,
+    behind: str,
+    options: dict[str, str],
+    lost: set[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """D2: where there are no failovers, none is warned of; reads see what was done (F4)."""
+    server: Server = request.getfixturevalue(behind)
+    url = url_of(server, name, **options)
     with caplog.at_level(logging.WARNING, "outlast"):
-        async with outlast.open_backend(url + query) as backend:
-            await backend.persistence.save_task_state("t", TaskState(id="t"))
+        async with outlast.open_backend(url) as backend:
+            for number in range(20):
+                state = TaskState(id="t", retry_count=number)
+                await backend.persistence.save_task_state("t", state)
+                stored = await backend.persistence.load_task_state("t")
+                assert stored is not None
+                assert stored.retry_count == number
             survives = {"process", "server", "failover"} - lost
             assert backend.capabilities.data_survives == survives
             assert backend.capabilities.fences_survive == survives
-    assert len(caplog.records) == len(lost)
-    if lost:
+    matters = lost - ({"failover"} if behind == "standalone" else set())
+    assert len(caplog.records) == len(matters)
+    if matters:
         with pytest.raises(ConfigurationError, match="loses accepted writes"):
-            await outlast.open_backend(url + query, strict=True).open()
+            await outlast.open_backend(url, strict=True).open()
+    else:
+        async with outlast.open_backend(url, strict=True):
+            pass
+    with pymongo.MongoClient[dict[str, Any]](server.url) as client:
+        client.drop_database(name)
+
+
+async def test_a_server_without_a_journal_is_refused(start: Start) -> None:
+    """D1: what it acknowledges does not survive it, whatever the write concern says."""
+    server = start("mongodb-standalone", "--nojournal")
+    with pytest.raises(ConfigurationError, match="journal"):
+        await outlast.open_backend(server.url).open()
 
 
 async def test_a_write_concern_of_the_database_counts(url: str) -> None:
@@ -184,27 +174,26 @@ async def test_a_write_concern_of_the_database_counts(url: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[list[Mongod]]:
-    """A replica set of two."""
-    need_program()
-    with replica_set(2) as nodes:
-        yield nodes
+def three() -> Iterator[Server]:
+    """A replica set of three."""
+    with server_of(lambda: start_server("mongodb-replicas")) as started:
+        yield started
 
 
-async def test_one_of_several_members_is_not_enough(pair: list[Mongod]) -> None:
+async def test_one_of_several_members_is_not_enough(three: Server) -> None:
     """Reached directly, it answers reads also while it is a secondary."""
-    for node in pair:
+    for node in range(3):
         with pytest.raises(ConfigurationError, match="directConnection"):
-            await outlast.open_backend(f"{node.url}?directConnection=true").open()
+            await outlast.open_backend(node_url(three, node)).open()
 
 
 @BOTH
-async def test_a_replica_set_is_found_from_any_member(pair: list[Mongod], driver: str) -> None:
-    async with outlast.open_backend(pair[1].url, driver=driver) as backend:
+async def test_a_replica_set_is_found_from_any_member(three: Server, driver: str) -> None:
+    other = (primary(three) + 1) % 3
+    url = node_url(three, other, replicaSet="rs0").replace("directConnection=true&", "")
+    async with outlast.open_backend(url, driver=driver) as backend:
         await backend.persistence.save_task_state("t", TaskState(id="t"))
         assert await backend.persistence.load_task_state("t") is not None
-    with pymongo.MongoClient[dict[str, Any]](pair[0].url) as client:
-        client.drop_database("outlast")
 
 
 @BOTH

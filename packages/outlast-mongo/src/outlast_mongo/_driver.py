@@ -1,11 +1,13 @@
 """`MongoDriver`: heads and pieces as documents of a MongoDB database."""
 
+import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 import pymongo
 from pymongo.asynchronous.database import AsyncDatabase
 
+from outlast.driver import sealed_until
 from outlast.errors import ClosedError
 from outlast.heads import HeadDriver, Layout, Operation, Shield, moment
 from outlast_mongo._durability import Durability
@@ -27,17 +29,22 @@ LAYOUT: Final = Layout(
 _PATIENCE: Final = 0.9
 """The part of the timeout that a call uses, so that its answer comes before the caller's end."""
 
+_LEAST: Final = 0.001
 _SELECTION: Final = 0.6
 """Seconds by which PyMongo may be late to say that it finds no server: it looks twice a second."""
+
+
+_FAREWELL: Final = 1.0
+"""Seconds for ending sessions at the server, which otherwise ends them itself."""
 
 
 class MongoDriver(HeadDriver):
     """One document per scope, with its registers and the newest entries of its logs; see
     `HeadDriver`.
 
-    **What survives** (D1). Writes wait for the journals of a majority, unless the client was given
-    another write concern, and reads return only what a majority has: both survive the process, the
-    server and a failover.
+    **What survives** (D1). Writes wait for the journals of a majority, and reads return only what a
+    majority has: both survive the process, the server and a failover. With another write concern,
+    given to the client, ``capabilities`` say what is left of that.
 
     **In a failover** a primary that was cut off and has not noticed yet may answer reads with what
     was true some seconds ago (F4). Mutations and claims it cannot finish.
@@ -79,7 +86,7 @@ class MongoDriver(HeadDriver):
         self._namespace = namespace
         self._patience = min(timeout * _PATIENCE, max(timeout / 2, timeout - _SELECTION))
         self._place: Place | None = None
-        self._members = 1
+        self._has_failovers = True
         self._is_closed = False
         self._shield = Shield()
 
@@ -102,13 +109,16 @@ class MongoDriver(HeadDriver):
             self._place = Place(
                 await self._link.connect(),
                 self._namespace,
-                self._durability.concern,
-                self._described,
+                write_concern=self._durability.write_concern,
+                read_concern=self._durability.read_concern,
+                described=self._described,
             )
-        self._members = await self._sent(set_up(self._place, create=create, hint=self._link.hint))
+        self._has_failovers = await self._sent(
+            set_up(self._place, create=create, hint=self._link.hint)
+        )
 
     async def hazards(self) -> Sequence[str]:
-        return self._durability.hazards(self._members)
+        return self._durability.hazards(has_failovers=self._has_failovers)
 
     async def ping(self) -> None:
         await self._sent(self._ready().ping())
@@ -117,10 +127,12 @@ class MongoDriver(HeadDriver):
         if not self._is_closed:
             self._is_closed = True
             await self._shield.drain()
-            await self._link.close()
+            # The client takes leave of the server, and by itself looks for it for half a minute.
+            with pymongo.timeout(min(self._patience, _FAREWELL)):
+                await self._link.close()
 
     async def _run(self, operation: Operation[ResultT]) -> ResultT:
-        store = MongoStore(self._ready(), moment() + self._patience)
+        store = MongoStore(self._ready(), moment() + self._time_left())
         return await self._sent(operation(store))
 
     async def _sent(self, call: Coroutine[Any, Any, ResultT]) -> ResultT:
@@ -129,12 +141,18 @@ class MongoDriver(HeadDriver):
         Cancelled itself, PyMongo drops its connection, leaves a socket behind that was being
         connected, and before Python 3.12 may overlook it (github.com/python/cpython/issues/86296).
         """
+        in_time = _in_time(call, self._time_left())
+        if sealed_until.get() is not None:
+            return await in_time
+        return await self._shield.run(in_time)
 
-        async def in_time() -> ResultT:
-            with pymongo.timeout(self._patience):
-                return await call
-
-        return await self._shield.run(in_time())
+    def _time_left(self) -> float:
+        """Seconds in which the running call must end by itself."""
+        until = sealed_until.get()
+        if until is None:
+            return self._patience
+        left = until - asyncio.get_running_loop().time()
+        return max(_LEAST, min(self._patience, left * _PATIENCE))
 
     def _ready(self) -> Place:
         self._check_open()
@@ -145,6 +163,11 @@ class MongoDriver(HeadDriver):
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClosedError("the MongoDB driver is closed")
+
+
+async def _in_time(call: Coroutine[Any, Any, ResultT], seconds: float) -> ResultT:
+    with pymongo.timeout(seconds):
+        return await call
 
 
 __all__ = ["LAYOUT", "MongoDriver"]

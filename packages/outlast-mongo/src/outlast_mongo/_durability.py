@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from pymongo import WriteConcern
+from pymongo.read_concern import ReadConcern
 
 from outlast.driver import Capabilities, Survives
 from outlast.errors import ConfigurationError
@@ -14,9 +15,10 @@ MAX_MESSAGE_BYTES: Final = 15 * 2**20
 
 
 class Durability:
-    """The write concern for a database, and what follows from it.
+    """The write concern and the read concern for a database, and what follows from them.
 
-    Majority and journal, unless another one was chosen for the client or the database.
+    Majority and journal, unless another one was chosen for the client or the database. Reads return
+    what a majority has, unless writes do not wait for that.
 
     Raises:
         ConfigurationError: It reads from secondaries, whose answers may go back (F4), or does not
@@ -40,10 +42,14 @@ class Durability:
             raise ConfigurationError(f"{described} does not acknowledge writes; leave w=0 out")
         document: dict[str, Any] = {"w": "majority", "j": True, **chosen.document}
         with explained(described, changes=False):
-            self.concern = WriteConcern(**document)
+            self.write_concern = WriteConcern(**document)
         self._described = described
-        self._acknowledging = self.concern.document["w"]
-        self._is_journaled = bool(self.concern.document["j"])
+        self._acknowledging = document["w"]
+        self._is_majority = self._acknowledging == "majority"
+        self._is_journaled = bool(document["j"])
+        # What is acknowledged earlier would be read later than it was done (F4).
+        is_final = self._is_majority and self._is_journaled
+        self.read_concern = ReadConcern("majority" if is_final else "local")
 
     @property
     def capabilities(self) -> Capabilities:
@@ -51,7 +57,7 @@ class Durability:
         survives: set[Survives] = {"process"}
         if self._is_journaled:
             survives.add("server")
-        if not self._is_below_majority(1):
+        if self._is_majority:
             survives.add("failover")
         return Capabilities(
             data_survives=frozenset(survives),
@@ -60,13 +66,13 @@ class Durability:
             max_message_bytes=MAX_MESSAGE_BYTES,
         )
 
-    def hazards(self, members: int) -> list[str]:
-        """What would be lost silently (D2) by a replica set of so many members."""
+    def hazards(self, *, has_failovers: bool) -> list[str]:
+        """What would be lost silently (D2); ``has_failovers``: another member may take over."""
         found: list[str] = []
-        if self._is_below_majority(members):
+        if has_failovers and not self._is_majority:
             found.append(
-                f"{self._described} acknowledges a write when {self._acknowledging} of {members} "
-                "members have it: a failover loses accepted writes and fences; use w=majority, or "
+                f"{self._described} acknowledges writes with w={self._acknowledging}: a failover "
+                "loses accepted writes and fences, or takes back what was read; use w=majority, or "
                 "leave w out"
             )
         if not self._is_journaled:
@@ -75,11 +81,6 @@ class Durability:
                 "the server loses accepted writes and fences; leave journal=false out"
             )
         return found
-
-    def _is_below_majority(self, members: int) -> bool:
-        """Whether fewer than the majority acknowledge a write, or one member alone."""
-        wanted = self._acknowledging
-        return isinstance(wanted, int) and wanted < max(2, members // 2 + 1)
 
 
 __all__ = ["MAX_MESSAGE_BYTES", "Durability"]

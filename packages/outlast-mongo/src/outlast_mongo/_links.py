@@ -105,6 +105,12 @@ class PyMongoLink(Link):
         except (PyMongoError, TypeError, ValueError, UserWarning) as error:
             raise ConfigurationError(f"{shown!r} cannot be used: {_redacted(error, url)}") from None
         self.settings = self._client.get_default_database(DEFAULT_DATABASE)
+        level = self.settings.read_concern.level
+        if level not in (None, "majority"):
+            raise ConfigurationError(
+                f"{shown!r} cannot be used: outlast reads with the read concern that fits the "
+                f"write concern, not with {level!r}; leave readConcernLevel out"
+            )
         self.described = f"the MongoDB database {self.settings.name!r} at {shown}"
         self.hint = f"run: outlast setup {shown}"
 

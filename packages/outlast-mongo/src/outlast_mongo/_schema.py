@@ -15,7 +15,7 @@ STORE_FORMAT: Final = 1
 _MARK: Final = "outlast"
 
 
-async def set_up(place: Place, *, create: bool, hint: str) -> int:
+async def set_up(place: Place, *, create: bool, hint: str) -> bool:
     """Verify a database; with ``create``, make what is missing.
 
     Args:
@@ -24,14 +24,14 @@ async def set_up(place: Place, *, create: bool, hint: str) -> int:
         hint: What to do about a database that is not set up, for people.
 
     Returns:
-        The number of members of the replica set.
+        Whether another server may take over: only from one that is in no replica set none can.
 
     Raises:
         ConfigurationError: It is not set up, or is reached in a way that will not do.
         UnsupportedVersionError: A newer version of outlast set it up.
         CorruptDataError: The number of its format is none.
     """
-    members = _members(await place.hello(), place)
+    has_failovers = _has_failovers(await place.hello(), place)
     schema = place.collection(SCHEMA)
     with place.explained():
         found = await schema.find_one({"_id": _MARK})
@@ -51,23 +51,23 @@ async def set_up(place: Place, *, create: bool, hint: str) -> int:
             f"{place.described} has format {stored}, this version of outlast uses up to "
             f"{STORE_FORMAT}; upgrade outlast"
         )
-    return members
+    return has_failovers
 
 
-def _members(hello: Document, place: Place) -> int:
-    """How many members the replica set has; 1 for a single server, and behind a router.
+def _has_failovers(hello: Document, place: Place) -> bool:
+    """Whether the server is a member of a replica set, or a router before some.
 
     Raises:
         ConfigurationError: The URL names one of several members, which may become a secondary.
     """
-    members = len(hello.get("hosts", ())) + len(hello.get("passives", ())) or 1
+    members = len(hello.get("hosts", ())) + len(hello.get("passives", ()))
     topology = place.database.client.topology_description.topology_type_name
     if members > 1 and topology == "Single":
         raise ConfigurationError(
             f"{place.described} names one member of a replica set directly, which answers reads "
             "as a secondary, too; leave directConnection out"
         )
-    return members
+    return "setName" in hello or hello.get("msg") == "isdbgrid"
 
 
 async def _make_indexes(place: Place) -> None:

@@ -56,20 +56,28 @@ class Place:
     """
 
     def __init__(
-        self, database: Database, namespace: str, concern: WriteConcern, described: str
+        self,
+        database: Database,
+        namespace: str,
+        *,
+        write_concern: WriteConcern,
+        read_concern: ReadConcern,
+        described: str,
     ) -> None:
         """Make a place; no I/O.
 
         Args:
             database: Of PyMongo's asyncio client, or one of Motor, which has the same methods.
             namespace: Its world of ids; only a hash of it is stored.
-            concern: For every write.
+            write_concern: For every write.
+            read_concern: For every read.
             described: Which database it is, for people.
         """
         self.database = database
         self.described = described
         self.prefix = sha256(namespace.encode()).hexdigest()[:32] + "/"
-        self._concern = concern
+        self._write_concern = write_concern
+        self._read_concern = read_concern
         self.heads = self.collection(HEADS)
         self.pieces = self.collection(PIECES)
         self.floors = self.collection(FLOORS)
@@ -82,8 +90,8 @@ class Place:
             name,
             codec_options=_CODEC,
             read_preference=ReadPreference.PRIMARY,
-            write_concern=self._concern,
-            read_concern=ReadConcern("majority"),
+            write_concern=self._write_concern,
+            read_concern=self._read_concern,
         )
 
     def explained(self, *, changes: bool = False) -> AbstractContextManager[None]:
