@@ -1,4 +1,4 @@
-"""D1, M4: servers killed under load keep what was done, through failovers and with either client."""
+"""D1, M4: servers killed under load keep what was done, through failovers, with either client."""
 
 import pytest
 from mongo_support import Start, primary
