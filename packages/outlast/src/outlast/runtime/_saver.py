@@ -234,14 +234,18 @@ class Saver:
                 raise failure
         self.check()
 
-    def stop(self) -> None:
-        """Begin no further save, and refuse changes."""
+    def stop(self, reason: OutlastError | None = None) -> None:
+        """Begin no further save, and refuse changes.
+
+        Args:
+            reason: What further changes raise; `ClosedError` by default.
+        """
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self.is_closed = True
         if self._stop is None:
-            self._stop = ClosedError("the task's manager is closed; load the task again")
+            self._stop = reason or ClosedError("the task's manager is closed; load the task again")
 
     async def join(self) -> None:
         """Wait for the save under way, if any."""

@@ -113,6 +113,7 @@ class RunContext:
     __slots__ = (
         "checkpointing",
         "claim",
+        "is_uncommitted",
         "message_id",
         "persistence",
         "retry",
@@ -150,6 +151,10 @@ class RunContext:
         self.retry: RetryPolicy = retry
         self.checkpointing: CheckpointPolicy = checkpointing
         self.stream_checkpoint: StreamCheckpointStore | None = None
+        self.is_uncommitted: bool = False
+        """Set by an owner who has read the log under this claim and knows that it has no message
+        of ``message_id``: the turn then does not read it again.
+        """
 
     def with_stream_checkpoint(self, store: StreamCheckpointStore) -> "RunContext":
         """A copy whose turn is written to ``store`` while it streams, so that another process can
@@ -169,6 +174,7 @@ class RunContext:
             checkpointing=self.checkpointing,
         )
         copy.stream_checkpoint = store
+        copy.is_uncommitted = self.is_uncommitted
         return copy
 
     @property

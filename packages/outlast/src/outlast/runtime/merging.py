@@ -4,8 +4,10 @@
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownMemberType=false
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, cast
+
+import msgspec
 
 ValueT = TypeVar("ValueT")
 
@@ -50,6 +52,28 @@ def deep_merge(stored: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
     return result
 
 
+def with_lists(value: Any) -> Any:
+    """A copy with lists in the place of tuples and sets, which JSON does not have."""
+    if isinstance(value, tuple | list | set | frozenset):
+        return [with_lists(item) for item in value]
+    if isinstance(value, dict):
+        return {key: with_lists(item) for key, item in value.items()}
+    return value
+
+
+def as_blocks(message: Any, attachments: Iterable[Any] = ()) -> list[Any]:
+    """What a user said, as neutral blocks: a block stays, everything else becomes its text."""
+    items = message if isinstance(message, list) else [message]
+    return [_as_block(item) for item in [*items, *attachments]]
+
+
+def _as_block(item: Any) -> Any:
+    if isinstance(item, dict) and "type" in item:
+        return item
+    text = item if isinstance(item, str) else msgspec.json.encode(item).decode()
+    return {"type": "text", "text": text}
+
+
 def is_nothing(content: Any) -> bool:
     """Whether a message's content has neither text nor a block."""
     if isinstance(content, list):
@@ -65,4 +89,4 @@ def _is_blank(block: Any) -> bool:
     return block is None or block in ([], {})
 
 
-__all__ = ["copy_json", "deep_merge", "is_nothing"]
+__all__ = ["as_blocks", "copy_json", "deep_merge", "is_nothing", "with_lists"]

@@ -1,5 +1,6 @@
 """A task's two message logs: extended in memory, appended to the store in the background."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
@@ -56,18 +57,26 @@ class _Log(Generic[MessageT]):
         self._stored = 0
         self._sent = 0
         self._is_full_save_due = False
+        self._is_replaced = False
+        self._writing = asyncio.Lock()
 
     def __contains__(self, message_id: object) -> bool:
         return message_id in self._places
 
-    @property
-    def stored_ids(self) -> list[str]:
-        """Ids of the messages that the store is known to have."""
-        return [message.id for message in self.messages[: self._stored]]
-
     def get(self, message_id: str) -> MessageT | None:
         place = self._places.get(message_id)
         return None if place is None else self.messages[place]
+
+    def place(self, message_id: str) -> int:
+        """Where the message stands.
+
+        Raises:
+            InvalidDataError: Nowhere.
+        """
+        place = self._places.get(message_id)
+        if place is None:
+            raise InvalidDataError(f"no message with the id {message_id!r} is in the log")
+        return place
 
     def restore(self, messages: Iterable[MessageT]) -> None:
         """Take over what the store has."""
@@ -80,7 +89,7 @@ class _Log(Generic[MessageT]):
         """Make ``messages`` the whole log; the next save is a full one."""
         self.messages = [_copy(message) for message in check_messages(list(messages), self._kind)]
         self._index()
-        self._is_full_save_due = True
+        self._is_full_save_due = self._is_replaced = True
 
     def _index(self) -> None:
         self._places = {message.id: place for place, message in enumerate(self.messages)}
@@ -108,9 +117,7 @@ class _Log(Generic[MessageT]):
             raise InvalidDataError(f"a message with the id {message_id!r} is in the log already")
 
     def update(self, message_id: str, changes: dict[str, Any]) -> MessageT:
-        place = self._places.get(message_id)
-        if place is None:
-            raise InvalidDataError(f"no message with the id {message_id!r} is in the log")
+        place = self.place(message_id)
         unknown = [name for name in changes if name not in FIELDS[self._kind] or name == "id"]
         if unknown:
             raise InvalidDataError(f"{unknown[0]!r} is no field of a message that can change")
@@ -120,23 +127,36 @@ class _Log(Generic[MessageT]):
         self.messages[place] = _copy(changed)
         if place < self._sent:
             self._is_full_save_due = True
+        if self._stored <= place < self._sent:
+            # An append of the old message may still arrive, so a new one could meet it.
+            self._is_replaced = True
         return changed
 
     async def write(self) -> None:
         """Append what is new, or save everything if that is due; the messages of this moment."""
-        is_full = self._is_full_save_due
+        async with self._writing:
+            await self._write(is_full=self._is_full_save_due)
+
+    async def append_new(self) -> None:
+        """Append what is new, and leave a full save that is due to a later write if it can wait."""
+        async with self._writing:
+            await self._write(is_full=self._is_replaced)
+
+    async def _write(self, *, is_full: bool) -> None:
         messages = list(self.messages) if is_full else self.messages[self._stored :]
-        if not messages and not is_full:
-            return
-        self._is_full_save_due = False
-        self._sent = len(self.messages)
         store = self._save if is_full else self._append
-        if store is None:
+        if store is None or not (messages or is_full):
             return
+        was_replaced = self._is_replaced
+        if is_full:
+            self._is_full_save_due = self._is_replaced = False
+        self._sent = len(self.messages)
         try:
             await store(self._task_id, messages, claim=self._claim)
         except BaseException:
-            self._is_full_save_due = self._is_full_save_due or is_full
+            if is_full:
+                self._is_full_save_due = True
+                self._is_replaced = self._is_replaced or was_replaced
             raise
         self._stored = self._sent  # What was adopted meanwhile has moved it.
 
@@ -352,9 +372,13 @@ class MessageManager:
         """Whether a round is open."""
         return self._round is not None
 
-    def start_round(self) -> None:
-        """Begin a round here: what is added from now on is removed by a rollback."""
-        self._round = len(self._api.messages)
+    def start_round(self, *, at: str | None = None) -> None:
+        """Begin a round here: what is added from now on is removed by a rollback.
+
+        Args:
+            at: Begin it before the API message of this id instead.
+        """
+        self._round = len(self._api.messages) if at is None else self._api.place(at)
 
     def end_round(self) -> None:
         """End the round: its messages stay. Harmless without one."""
@@ -417,6 +441,17 @@ class MessageManager:
         """`save_now` for the user messages alone."""
         if self._persistence is not None and self._user_saver.is_dirty:
             await self._user_saver.flush()
+
+    async def append_user_messages_now(self) -> None:
+        """Return once every user message that was added is stored; changes of stored ones may
+        still wait.
+
+        Raises:
+            FencedError: The task has a newer owner.
+            OutlastError: The store did not do it; what is not stored stays pending.
+        """
+        self._user_saver.check()
+        await self._user.append_new()
 
     async def aclose(self) -> None:
         """Save what is pending in both logs, until nothing is, and refuse further changes;

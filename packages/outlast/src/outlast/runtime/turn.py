@@ -147,7 +147,8 @@ class Turn:
         context = self._context
         if context.claim is not None:
             await context.persistence.check_claim(context.claim)
-        self._message = await self._load_message()
+        if not context.is_uncommitted:
+            self._message = await self._load_message()
         if self._message is not None:
             await self._delete_leftover()
         elif context.stream_checkpoint is not None:
