@@ -11,21 +11,18 @@ import pytest
 
 # Test folders are no packages; what they share is found here.
 sys.path.append(str(Path(__file__).parent))
-from s3_support import HOST, KEYS, HttpProxy, Open, Weed, need_program, wait_until, weed
+from s3_support import HOST, KEYS, HttpProxy, Open, Store, available, wait_until
 
+from outlast_contract.servers import shared_server
 from outlast_s3 import S3Driver
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "s3: needs outlast-s3 and an S3 server")
-
-
 @pytest.fixture(scope="session")
-def server() -> Iterator[Weed]:
-    """A server, left alone by the tests that share it."""
-    need_program()
-    with weed() as started:
-        yield started
+def server() -> Iterator[Store]:
+    """The server that all tests of a run share."""
+    store = Store(available(lambda: shared_server("s3")))
+    yield store
+    store.client.close()
 
 
 @pytest.fixture
@@ -35,13 +32,13 @@ def prefix() -> str:
 
 
 @pytest.fixture
-def url(server: Weed, prefix: str) -> str:
+def url(server: Store, prefix: str) -> str:
     """Of that prefix."""
     return f"s3://{server.bucket}/{prefix}?endpoint_url=http://{HOST}:{server.port}"
 
 
 @pytest.fixture
-async def proxy(server: Weed) -> AsyncIterator[HttpProxy]:
+async def proxy(server: Store) -> AsyncIterator[HttpProxy]:
     """Between client and server."""
     async with HttpProxy(server.port).running() as running:
         yield running
@@ -59,7 +56,7 @@ def no_thread_stays() -> Iterator[None]:
 
 
 @pytest.fixture
-async def open_driver(server: Weed, prefix: str) -> AsyncIterator[Open]:
+async def open_driver(server: Store, prefix: str) -> AsyncIterator[Open]:
     """Open drivers on one prefix; each is like a process of its own."""
     opened: list[S3Driver] = []
 

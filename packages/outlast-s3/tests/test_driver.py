@@ -14,7 +14,7 @@ from s3_support import (
     Open,
     Owner,
     Request,
-    Weed,
+    Store,
     claim_id,
 )
 
@@ -25,7 +25,7 @@ from outlast.errors import CorruptDataError
 from outlast.heads import key_of
 from outlast_s3 import S3Driver
 
-pytestmark = pytest.mark.s3
+pytestmark = [pytest.mark.s3, pytest.mark.server]
 
 TASK = Scope("task", "t")
 AWKWARD = ["m//n", "m/n", "a/", "/a", "..", "a\\b", "x" * 512, "\x00", "{", "%2F", "A", "a", "é"]
@@ -64,7 +64,7 @@ async def test_each_mutation_and_read_is_one_request(open_driver: Open, proxy: H
 
 
 async def test_names_of_objects_suit_any_store(
-    server: Weed, open_driver: Open, prefix: str
+    server: Store, open_driver: Open, prefix: str
 ) -> None:
     """S11: of fixed form, whatever the ids are; and no two ids meet."""
     driver = await open_driver()
@@ -142,7 +142,7 @@ async def test_a_listing_reads_only_what_changed_since_it_was_seen(
 
 
 async def test_no_two_versions_of_a_record_have_the_same_etag(
-    server: Weed, open_driver: Open, prefix: str
+    server: Store, open_driver: Open, prefix: str
 ) -> None:
     """S7: A, B and A again."""
     driver = await open_driver()
@@ -175,7 +175,7 @@ async def test_ages_count_by_the_clock_of_the_store(
 
 
 async def test_a_sweep_takes_debris_and_nothing_that_is_referenced(
-    server: Weed, open_driver: Open, prefix: str
+    server: Store, open_driver: Open, prefix: str
 ) -> None:
     """C4: pieces of a writer that died before its swap, and what a broken set-up left."""
     driver = await open_driver()
@@ -199,7 +199,7 @@ async def test_a_sweep_takes_debris_and_nothing_that_is_referenced(
 
 
 async def test_nothing_of_a_deleted_task_is_left_after_a_sweep(
-    server: Weed, open_driver: Open, prefix: str
+    server: Store, open_driver: Open, prefix: str
 ) -> None:
     """C3; and epochs go on behind the floor (C5)."""
     driver, other = await open_driver(), await open_driver()
@@ -220,7 +220,7 @@ async def test_nothing_of_a_deleted_task_is_left_after_a_sweep(
 
 
 async def test_a_stale_delete_of_a_sweep_is_refused(
-    server: Weed, open_driver: Open, proxy: HttpProxy
+    server: Store, open_driver: Open, proxy: HttpProxy
 ) -> None:
     """C5: the record came to life again after it was judged."""
     driver, other = await open_driver(proxy.port), await open_driver()
@@ -249,7 +249,7 @@ async def _swept(driver: S3Driver, *, older_than: float, dry_run: bool = False) 
 @pytest.mark.parametrize("kind", ["/task/", "/piece/"])
 @pytest.mark.parametrize("damage", ["cut", "changed", "empty", "gone"])
 async def test_damage_is_never_called_missing(
-    server: Weed, open_driver: Open, prefix: str, kind: str, damage: str
+    server: Store, open_driver: Open, prefix: str, kind: str, damage: str
 ) -> None:
     """V8; a head that is gone is a record that is gone."""
     driver = await open_driver()
@@ -269,7 +269,7 @@ async def test_damage_is_never_called_missing(
 
 
 async def test_prefixes_and_namespaces_do_not_meet(
-    server: Weed, open_driver: Open, prefix: str
+    server: Store, open_driver: Open, prefix: str
 ) -> None:
     one, two = await open_driver(namespace="a"), await open_driver(namespace="a ")
     below = S3Driver.from_url(

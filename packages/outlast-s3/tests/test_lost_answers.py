@@ -13,7 +13,7 @@ from s3_support import (
     HttpProxy,
     Open,
     Owner,
-    Weed,
+    Store,
     answering,
     claim_id,
     client_for,
@@ -29,7 +29,7 @@ from outlast.driver import Entry, Scope
 from outlast.errors import OutcomeUnknownError, UnavailableError
 from outlast_s3 import S3Backend, S3Driver
 
-pytestmark = pytest.mark.s3
+pytestmark = [pytest.mark.s3, pytest.mark.server]
 
 TASK = Scope("task", "t")
 RACES = [(404, "NoSuchKey"), (409, "ConditionalRequestConflict"), (412, "PreconditionFailed")]
@@ -38,7 +38,7 @@ FAILURES = [(500, "InternalError"), (503, "SlowDown"), (503, "ServiceUnavailable
 
 @pytest.fixture(params=["own client", "lent client", "lent client with retries"])
 async def backend(
-    request: pytest.FixtureRequest, server: Weed, proxy: HttpProxy, prefix: str
+    request: pytest.FixtureRequest, server: Store, proxy: HttpProxy, prefix: str
 ) -> AsyncIterator[outlast.Backend]:
     """A backend behind the proxy."""
     kind = request.param

@@ -512,3 +512,38 @@ async def test_under_random_faults_logs_hold_what_was_accepted_in_the_order_of_e
     await sweep_all(first, older_than=50.0)
     assert await sweep_all(first, older_than=50.0) == (0, 0)
     assert ids_of(await first.load(TASK, "api")) == log
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+async def test_a_swept_claim_that_meets_a_record_in_the_making_is_told_that_its_own_is_gone(
+    epochs: int,
+) -> None:
+    """Until its claimer has read the floor, its epoch is low; no fence was lost (F13)."""
+    driver = MemoryHeadDriver(CACHED)
+    old = driver.sibling()
+    for _ in range(epochs):
+        mine = await claim(old, TASK)
+    await old.remove(TASK, fence=mine.fence())
+    await sweep_all(old)
+    refusals: list[FencedError] = []
+
+    async def write_late() -> None:
+        with pytest.raises(FencedError) as caught:
+            await old.write(TASK, "state", b"late", fence=mine.fence())
+        refusals.append(caught.value)
+
+    driver.store.before = once("floor", write_late)
+    assert (await claim(driver, TASK)).epoch == epochs + 1
+    assert [error.reason for error in refusals] == ["no_record"]
+
+
+async def test_a_new_record_with_a_lower_epoch_than_any_that_was_swept_has_lost_one() -> None:
+    """The alarm stays where it is true: nothing was swept, and the store went back in time."""
+    driver = MemoryHeadDriver(Layout())
+    await driver.claim(TASK, "a" * 32)
+    before = dict(driver.store.objects.heads)
+    mine = await claim(driver.sibling(), TASK)
+    driver.store.objects.heads = before
+    with pytest.raises(FencedError) as caught:
+        await driver.sibling().write(TASK, "state", b"late", fence=mine.fence())
+    assert caught.value.reason == "lost"

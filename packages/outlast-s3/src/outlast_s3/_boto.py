@@ -5,12 +5,17 @@ from typing import Any, Final
 
 import boto3.session  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
 import botocore.exceptions  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
+import botocore.session  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
 from botocore.config import (  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
     Config,
 )
 
 _errors: Final[Any] = botocore.exceptions
 _session: Final[Any] = boto3.session
+_core: Final[Any] = botocore.session
+
+_loaders: Final[dict[str | None, Any]] = {}
+"""Of botocore, for each path of data; they remember what they read."""
 
 _ASKS_FROM: Final = 2**20
 """Bytes; before a larger body botocore asks the store whether it wants it at all."""
@@ -84,7 +89,10 @@ class Settings:
     def make_client(self) -> Any:
         """A client of boto3; reads files and may take a while."""
         session = _session.Session(
-            profile_name=self._profile, region_name=self._region, **self._credentials
+            botocore_session=_session_with_known_models(),
+            profile_name=self._profile,
+            region_name=self._region,
+            **self._credentials,
         )
         region = session.region_name
         if region is None and self._endpoint_url is not None:
@@ -94,6 +102,21 @@ class Settings:
         )
         client.meta.events.register_last("before-call.s3.PutObject", _send_at_once)
         return client
+
+
+def _session_with_known_models() -> Any:
+    """A session that reads the description of S3's API only if no other one did before.
+
+    That takes most of the time of making a client, and says nothing of credentials or settings.
+    """
+    session = _core.get_session()
+    loader = _loaders.setdefault(
+        session.get_config_variable("data_path"), session.get_component("data_loader")
+    )
+    # Each session of boto3 adds the same path to it.
+    loader.search_paths[:] = dict.fromkeys(loader.search_paths)
+    session.register_component("data_loader", loader)
+    return session
 
 
 def _send_at_once(params: dict[str, Any], **_: Any) -> None:

@@ -175,8 +175,9 @@ class Swapper:
                 if snapshot.is_fresh and snapshot.token == incomplete:
                     raise missing_piece(store, key, error) from None
                 incomplete = snapshot.token if snapshot.is_fresh else None
-            except (FencedError, PreconditionFailedError):
+            except (FencedError, PreconditionFailedError) as error:
                 if snapshot.is_fresh:
+                    await self._explain(store, key, view.head, fence, error)
                     raise
             else:
                 if snapshot.head is None and change.pieces:
@@ -186,6 +187,24 @@ class Swapper:
                 if change.head is not None or snapshot.is_fresh:
                     return snapshot, change
             snapshot = None
+
+    @staticmethod
+    async def _explain(
+        store: ObjectStore, key: str, head: Head, fence: Fence | None, error: OutlastError
+    ) -> None:
+        """Say that the record is gone if a claimer is only about to raise its successor above it.
+
+        That looks like a store that lost a fence, which would be an alarm.
+        """
+        if (
+            fence is not None
+            and head.is_new
+            and head.fence.epoch
+            and isinstance(error, FencedError)
+            and error.reason == "lost"
+            and fence.epoch <= (await store.floor(key)).epoch
+        ):
+            raise FencedError("no_record") from None
 
     def forget(self) -> None:
         """Drop the remembered heads with their tokens."""
