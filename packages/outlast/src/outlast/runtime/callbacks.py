@@ -1,16 +1,13 @@
 """What an application is told of a task while it runs, and asked."""
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from outlast.models import ApiMessage, TaskStatus, UserMessage
 from outlast.runtime.events import StreamEvent
 from outlast.runtime.history import Repair
-
-if TYPE_CHECKING:
-    from outlast.runtime.task import Task
 
 
 class InterruptedCall(msgspec.Struct, frozen=True):
@@ -47,7 +44,7 @@ class TaskCallbacks(msgspec.Struct, frozen=True, kw_only=True):
             each one that has changed.
         on_save_error: With the error of every save in the background that failed.
         on_repair: With each thing that was mended when the task was loaded.
-        on_subtask: With each sub-task that is started or loaded.
+        on_subtask: With each sub-task (a `Task`) that is started or loaded.
         ask: Asked about an interrupted call under the policy ``"ask"``. An error it raises ends
             the run.
     """
@@ -58,7 +55,7 @@ class TaskCallbacks(msgspec.Struct, frozen=True, kw_only=True):
     on_user_message: Callable[[UserMessage], object] | None = None
     on_save_error: Callable[[Exception], object] | None = None
     on_repair: Callable[[Repair], object] | None = None
-    on_subtask: "Callable[[Task], object] | None" = None
+    on_subtask: Callable[[Any], object] | None = None
     ask: Callable[[InterruptedCall], Awaitable[Answer]] | None = None
 
 
