@@ -82,6 +82,8 @@ def is_nothing(content: Any) -> bool:
 
 
 def _is_blank(block: Any) -> bool:
+    if isinstance(block, dict) and block.get("type") == "provider":
+        return True  # Beside text or a call it is kept; alone it says nothing.
     if isinstance(block, dict) and block.get("type") == "text":
         block = block.get("text")
     if isinstance(block, str):
