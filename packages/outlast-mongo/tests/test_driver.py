@@ -10,7 +10,7 @@ import pytest
 from mongo_support import Commands, Open, Owner, Proxy, claim_id, node_url
 
 import outlast
-from outlast import StreamCheckpoint
+from outlast import ApiMessage, StreamCheckpoint, TaskInput, TaskState, UserMessage
 from outlast.driver import Entry, Index, Scope, Where
 from outlast.errors import CorruptDataError
 from outlast.heads import key_of
@@ -125,6 +125,45 @@ async def test_ages_count_by_the_servers_clock(url: str, monkeypatch: pytest.Mon
             driver = wrong.driver
             value = await driver.read(Scope("run", "r1"), "checkpoint")
             assert 0 <= value.age < 60
+
+
+async def test_the_age_of_checkpoints_is_a_matter_of_each_reader(url: str, raw: Raw) -> None:
+    """C6, M8: opened with one age after another, the last one counts; no index removes anything."""
+    checkpoint = StreamCheckpoint(run_id="r", thread_id="t", message_id="m", model="x")
+    async with MongoBackend(url=url) as backend:
+        await backend.checkpoints.put(checkpoint)
+    for age, is_there in ((60, True), (0, False), (120, True), (None, True)):
+        ttl = None if age is None else timedelta(seconds=age, microseconds=1)
+        async with MongoBackend(url=url, checkpoint_ttl=ttl) as backend:
+            found = await backend.checkpoints.get("r")
+            assert (found is not None) is is_there
+    indexes = raw["outlast_head"].index_information().values()
+    assert not [index for index in indexes if "expireAfterSeconds" in index]
+
+
+async def test_every_write_may_be_repeated_with_an_age_set(url: str, raw: Raw) -> None:
+    """No duplicate key, and one document for each record."""
+    async with MongoBackend(url=url, checkpoint_ttl=timedelta(minutes=1)) as backend:
+        tasks, runs = backend.persistence, backend.checkpoints
+        message = ApiMessage(id="m", role="user", content="x")
+        shown = UserMessage(id="u", type="text", role="user", content="x")
+        checkpoint = StreamCheckpoint(run_id="r", thread_id="t", message_id="m", model="x")
+        for _ in range(2):
+            await tasks.save_task_state("t", TaskState(id="t"))
+            await tasks.update_task_state("t", {"retry_count": 1})
+            await tasks.save_task_input("t", TaskInput(message="x"))
+            await tasks.append_api_message("t", message)
+            await tasks.save_user_messages("t", [shown])
+            await runs.put(checkpoint)
+            assert raw["outlast_head"].count_documents({}) == 2
+        assert await tasks.load_api_messages("t") == [message]
+        for _ in range(2):
+            await runs.delete("r")
+            await tasks.delete_task("t")
+            assert raw["outlast_head"].count_documents({}) == 2
+        for _ in range(2):
+            await backend.sweep(older_than=timedelta(0))
+            assert raw["outlast_head"].count_documents({}) == 0
 
 
 async def test_the_server_is_asked_for_its_time_when_it_was_set(

@@ -1,6 +1,7 @@
 """Values, keys and sizes that MongoDB would change or refuse come back (M3, M5 to M7)."""
 
 from datetime import timedelta
+from hashlib import sha256
 from typing import Any
 
 import pymongo
@@ -124,18 +125,28 @@ async def test_a_record_may_be_as_large_as_declared_and_no_larger(url: str) -> N
 async def test_nothing_of_a_deleted_task_is_left_after_a_sweep(
     backend: outlast.Backend, raw: pymongo.database.Database[dict[str, Any]]
 ) -> None:
-    """C3: no document but floors and the format's number."""
-    tasks = backend.persistence
-    claim = await tasks.claim_task("t")
-    await tasks.save_task_state("t", TaskState(id="t", context={"x": "y" * 100_000}), claim=claim)
+    """C3: no document but floors and the format's number, and no trace of the task in those."""
+    tasks, runs = backend.persistence, backend.checkpoints
+    secret = "task-5f0c2d"
+    claim = await tasks.claim_task(secret)
+    state = TaskState(id=secret, context={"x": secret * 10_000}, parent_id=f"{secret}-p")
+    await tasks.save_task_state(secret, state, claim=claim)
     for number in range(80):
-        message = ApiMessage(id=f"m{number}", role="user", content="z" * 2000)
-        await tasks.append_api_message("t", message, claim=claim)
-    assert raw["outlast_piece"].count_documents({}) >= 2
-    await tasks.delete_task("t", claim=claim)
+        message = ApiMessage(id=f"{secret}-{number}", role="user", content="z" * 2000)
+        await tasks.append_api_message(secret, message, claim=claim)
+    run = await runs.claim(f"{secret}-r", thread_id=secret)
+    checkpoint = StreamCheckpoint(
+        run_id=f"{secret}-r", thread_id=secret, message_id="m", model="x", text=secret * 50_000
+    )
+    await runs.put(checkpoint, claim=run)
+    assert raw["outlast_piece"].count_documents({}) >= 3
+    await tasks.delete_task(secret, claim=claim)
     assert raw["outlast_piece"].count_documents({}) == 0
-    assert raw["outlast_head"].count_documents({}) == 1
+    assert raw["outlast_head"].count_documents({}) == 2
     report = await backend.sweep(older_than=timedelta(0))
-    assert report.tombstones == 1
-    assert raw["outlast_head"].count_documents({}) == 0
-    assert (await tasks.claim_task("t")).epoch > claim.epoch
+    assert report.tombstones == 2
+    left = {name: list(raw[name].find()) for name in raw.list_collection_names()}
+    assert not left["outlast_head"] + left["outlast_piece"]
+    hidden = [sha256(one.encode()).hexdigest() for one in (secret, f"{secret}-r")]
+    assert not [one for one in (secret, *hidden) if one in repr(left)]
+    assert (await tasks.claim_task(secret)).epoch > claim.epoch
