@@ -12,7 +12,7 @@ from outlast.codec import Codec
 from outlast.contracts import DriverBackend
 from outlast.contracts.driver_checkpoints import DriverCheckpoints
 from outlast.contracts.driver_persistence import DriverPersistence
-from outlast.driver import Fence, Scope
+from outlast.driver import Driver, Fence, Scope
 from outlast.errors import ConfigurationError
 from outlast_contract.stores import MemoryHarness
 
@@ -23,7 +23,7 @@ class BrokenBackend(DriverBackend):
     persistence_class: type[DriverPersistence] = DriverPersistence
     checkpoints_class: type[DriverCheckpoints] = DriverCheckpoints
 
-    def __init__(self, driver: MemoryDriver, **options: Any) -> None:
+    def __init__(self, driver: Driver, **options: Any) -> None:
         super().__init__(driver, **options)
         self._persistence = self.persistence_class(self._records, self._initialize)
         self._checkpoints = self.checkpoints_class(self._records)
@@ -48,8 +48,11 @@ class BrokenHarness(MemoryHarness):
         for name in options:
             if name not in known:
                 raise ConfigurationError(f"unknown option {name!r}")
-        driver = self.driver_class(self.store, namespace=namespace)
-        return self.backend_class(driver, namespace=namespace, **options)
+        return self.backend_class(self.make_driver(namespace), namespace=namespace, **options)
+
+    def make_driver(self, namespace: str) -> Driver:
+        """A driver of the store."""
+        return self.driver_class(self.store, namespace=namespace)
 
 
 @dataclass(frozen=True)

@@ -96,11 +96,11 @@ class AfterMustExist(MemoryDriver):
 
 @mutant("L4")
 class AfterIsIncluded(DriverPersistence):
-    """A list that goes on behind an id begins with it."""
+    """A list that goes on behind an id begins with it, unless nothing is left."""
 
     async def list_task_states(self, *, after=None, limit=None, **filters):
         found = await super().list_task_states(after=after, limit=limit, **filters)
-        if after is None or limit == 0:
+        if after is None or not found:
             return found
         head = [state for state in await super().list_task_states(**filters) if state.id == after]
         return [*head, *found]

@@ -12,7 +12,7 @@ from outlast.driver import Entry
 from outlast.errors import ConflictError
 
 
-@mutant("A1")
+@mutant("A1", "A4", "A5", "A8", "C7", "E3", "X2", "X4")
 class AppendIsLoadPushSave(DriverPersistence):
     """append = load, push, save."""
 
@@ -28,7 +28,7 @@ class AppendIsLoadPushSave(DriverPersistence):
         await self.append_api_messages(task_id, [message], claim=claim)
 
 
-@mutant("A2")
+@mutant("A2", "A1", "A7", "A8", "I1", "C8", "E2")
 class AppendHasNoKey(MemoryDriver):
     """append has no idempotency key: what is repeated is stored twice."""
 
@@ -46,7 +46,7 @@ class AppendHasNoKey(MemoryDriver):
         return [Entry(entry.id.partition("\x00")[0], entry.data) for entry in found]
 
 
-@mutant("A4")
+@mutant("A4", "A2", "V7")
 class LoadSortsByTime(DriverPersistence):
     """load sorts by the messages' ts."""
 
@@ -56,7 +56,25 @@ class LoadSortsByTime(DriverPersistence):
         return sorted(found, key=lambda message: message.ts or least)
 
 
-@mutant("A4")
+@mutant(
+    "A4",
+    "F2",
+    "F8",
+    "F10",
+    "A1",
+    "A5",
+    "A7",
+    "A8",
+    "A10",
+    "V2",
+    "V3",
+    "V5",
+    "V6",
+    "I1",
+    "C4",
+    "C7",
+    "X2",
+)
 class LoadSortsById(MemoryDriver):
     """load gives the messages in the order of their keys."""
 
@@ -65,7 +83,7 @@ class LoadSortsById(MemoryDriver):
         return found if last is None else found[max(0, len(found) - last) :]
 
 
-@mutant("A4")
+@mutant("A4", "F2", "F6", "A8", "I4", "C7", "E3", "E6", "X2")
 class BatchesAreSentOneByOne(DriverPersistence):
     """A batch is appended message by message."""
 
@@ -78,7 +96,7 @@ class BatchesAreSentOneByOne(DriverPersistence):
         return None
 
 
-@mutant("A3")
+@mutant("A3", "F2", "F4", "F6", "F8", "A1", "A2", "A5", "A8", "A10", "S4", "E2", "X2")
 class LoadInventsAMessage(MemoryDriver):
     """A batch leaves a record of its own behind, which readers take for a message."""
 
@@ -91,7 +109,33 @@ class LoadInventsAMessage(MemoryDriver):
         return known
 
 
-@mutant("A5")
+@mutant(
+    "A5",
+    "F2",
+    "F4",
+    "F6",
+    "F7",
+    "F8",
+    "F10",
+    "F11",
+    "A1",
+    "A6",
+    "A7",
+    "A10",
+    "V2",
+    "V3",
+    "V4",
+    "V6",
+    "V7",
+    "V8",
+    "I1",
+    "I2",
+    "I3",
+    "C4",
+    "C8",
+    "X1",
+    "X2",
+)
 class LoadsGoBack(MemoryDriver):
     """Now and then a load is answered by a replica that lags behind."""
 
@@ -110,7 +154,39 @@ class LoadsGoBack(MemoryDriver):
         return shown if last is None else shown[max(0, len(shown) - last) :]
 
 
-@mutant("A6")
+@mutant(
+    "A6",
+    "F2",
+    "F4",
+    "F6",
+    "F7",
+    "F8",
+    "F10",
+    "F11",
+    "A1",
+    "A2",
+    "A7",
+    "A8",
+    "V2",
+    "V3",
+    "V4",
+    "V6",
+    "V7",
+    "V8",
+    "I1",
+    "I2",
+    "I3",
+    "I4",
+    "I5",
+    "C1",
+    "C4",
+    "C5",
+    "C8",
+    "E2",
+    "X1",
+    "X2",
+    "X3",
+)
 class LoadsAreOneBehind(MemoryDriver):
     """A client's load shows what its load before would have shown."""
 
@@ -125,7 +201,7 @@ class LoadsAreOneBehind(MemoryDriver):
         return shown if last is None else shown[max(0, len(shown) - last) :]
 
 
-@mutant("A7")
+@mutant("A7", "F2", "F6", "E3", "X2")
 class SaveDeletesThenInserts(DriverPersistence):
     """save = delete all, then insert one by one."""
 
@@ -140,7 +216,30 @@ class SaveDeletesThenInserts(DriverPersistence):
         return None
 
 
-@mutant("A7")
+@mutant(
+    "A7",
+    "F2",
+    "F4",
+    "F6",
+    "F8",
+    "F10",
+    "F11",
+    "A1",
+    "A2",
+    "S4",
+    "I1",
+    "I2",
+    "I3",
+    "I4",
+    "C1",
+    "C4",
+    "C5",
+    "C8",
+    "E2",
+    "X1",
+    "X2",
+    "X3",
+)
 class SaveAppends(MemoryDriver):
     """save appends to what is there instead of replacing it."""
 
@@ -162,7 +261,7 @@ class ADifferentMessageIsIgnored(DriverPersistence):
             return
 
 
-@mutant("A8")
+@mutant("A8", "C7")
 class ADifferentTimeIsAConflict(DriverPersistence):
     """An equal message with another ts conflicts."""
 
@@ -173,7 +272,7 @@ class ADifferentTimeIsAConflict(DriverPersistence):
                 raise ConflictError("another ts")
 
 
-@mutant("A8")
+@mutant("A8", "E3")
 class TheIdsAreCheckedFirst(DriverPersistence):
     """A conflict of ids is reported before the fence is looked at."""
 
@@ -187,7 +286,7 @@ class TheIdsAreCheckedFirst(DriverPersistence):
         await super().append_api_messages(task_id, messages, claim=claim)
 
 
-@mutant("A8")
+@mutant("A8", "A1")
 class OnlyTheTailIsChecked(MemoryDriver):
     """A known id is noticed only among the newest 20 messages; older ones are overwritten."""
 
@@ -223,7 +322,7 @@ class LastZeroIsAll(DriverPersistence):
         return await super().load_api_messages(task_id, last=last or None)
 
 
-@mutant("A10")
+@mutant("A10", "V8")
 class LastIsTheOldest(MemoryDriver):
     """last=n gives the oldest n."""
 
@@ -268,7 +367,7 @@ class TheErrorOfACancelledWriteIsUnhandled(MemoryDriver):
         return await asyncio.shield(write())
 
 
-@mutant("X2")
+@mutant("X2", "C1", "X1")
 class ACancelledReplyIsReadLater(MemoryDriver):
     """The reply of a cancelled read stays in the connection and answers the next read."""
 
@@ -282,7 +381,7 @@ class ACancelledReplyIsReadLater(MemoryDriver):
         return self._replies.pop(0)
 
 
-@mutant("C8")
+@mutant("C8", "F6", "A1", "I1")
 class AConflictLeavesATransactionOpen(MemoryDriver):
     """After an append that was not done the connection is in an aborted transaction."""
 

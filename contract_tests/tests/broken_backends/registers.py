@@ -9,11 +9,11 @@ from broken_backends.kit import mutant
 from outlast.backends.memory import MemoryDriver
 from outlast.contracts.driver_checkpoints import DriverCheckpoints
 from outlast.contracts.driver_persistence import DriverPersistence
-from outlast.driver import Index
+from outlast.driver import Index, Scope
 from outlast.errors import InvalidDataError, TaskNotFoundError
 
 
-@mutant("S1")
+@mutant("S1", "F2", "F4", "F8", "S3", "S4", "V1", "X2")
 class UpdateReplacesTheState(DriverPersistence):
     """update_task_state replaces the whole state."""
 
@@ -55,7 +55,7 @@ class VersionsAreNotCompared(MemoryDriver):
         return await super().write(scope, register, data, fence=fence, index=index)
 
 
-@mutant("S1")
+@mutant("S1", "F2", "F4", "F6", "F8", "S3", "S4", "V1", "X2")
 class UpdateMergesWithin(DriverPersistence):
     """A dict in an update is merged key by key into the stored one."""
 
@@ -112,7 +112,7 @@ class KeysArePaths(DriverPersistence):
         return await super().update_task_state(task_id, updates, claim=claim)
 
 
-@mutant("S3")
+@mutant("S3", "F2", "F8", "E2")
 class SaveMergesIntoTheOldValue(DriverPersistence):
     """save_task_state keeps keys of the former config that the new one leaves out."""
 
@@ -125,7 +125,7 @@ class SaveMergesIntoTheOldValue(DriverPersistence):
         await super().save_task_state(task_id, state, claim=claim)
 
 
-@mutant("S4")
+@mutant("S4", "F2", "F4", "F6", "F8", "A2", "C2", "E2")
 class DeletingTheStateDeletesTheInput(MemoryDriver):
     """Deleting a task's state takes its input along."""
 
@@ -137,7 +137,7 @@ class DeletingTheStateDeletesTheInput(MemoryDriver):
         return version
 
 
-@mutant("S4")
+@mutant("S4", "F2", "F4", "F6", "F8", "A1", "A2", "C2", "E2", "X2")
 class BothLogsAreOne(MemoryDriver):
     """Deleting or saving one log empties the other."""
 
@@ -148,18 +148,20 @@ class BothLogsAreOne(MemoryDriver):
             record.logs.clear()
 
 
-@mutant("S5")
+@mutant("S5", "F12", "A1", "I1", "I2", "I3", "I4", "I5", "C1", "C2")
 class GetOfAnUnknownRunRaises(DriverCheckpoints):
-    """get of an unknown run raises."""
+    """get of a run that was never claimed or written raises."""
 
     async def get(self, run_id):
         found = await super().get(run_id)
         if found is None:
-            raise TaskNotFoundError("no such run")
+            value = await self._records.driver.read(Scope("run", run_id), "checkpoint")
+            if value.fence is None:
+                raise TaskNotFoundError("no such run")
         return found
 
 
-@mutant("C2")
+@mutant("C2", "F8")
 class DeletingNothingRaises(DriverPersistence):
     """Deleting what is not there raises."""
 
@@ -169,7 +171,7 @@ class DeletingNothingRaises(DriverPersistence):
         await super().delete_task_input(task_id, claim=claim)
 
 
-@mutant("C2")
+@mutant("C2", "F8")
 class DeletingNothingMakesARecord(MemoryDriver):
     """Deleting what never was leaves a claimed tombstone."""
 

@@ -31,7 +31,11 @@ class _Changed(Codec):
     def encode(self, record):
         data, _ = super().encode(record)
         head, newline, payload = data.partition(b"\n")
-        changed = _walk(msgspec.json.decode(payload), self.change)
+        value = msgspec.json.decode(payload)
+        # What is nested too deeply to be changed here is stored as it is.
+        changed = value
+        with contextlib.suppress(RecursionError):
+            changed = _walk(value, self.change)
         data = head + newline + msgspec.json.encode(changed)
         return data, len(data) - len(head) - 1
 
@@ -49,7 +53,7 @@ class IntegersPassThroughADouble(_Changed):
         return value
 
 
-@mutant("V2")
+@mutant("V2", "A2", "S1")
 class FloatsThatAreWholeBecomeInts(_Changed):
     """1.0 is stored as 1."""
 
@@ -67,7 +71,7 @@ class EmptyDictsBecomeLists(_Changed):
         return changed, len(changed) - changed.index(b"\n") - 1
 
 
-@mutant("V2")
+@mutant("V2", "S1", "S3", "V3", "V4")
 class KeysAreSorted(_Changed):
     """The order of keys is lost, as in binary JSON columns."""
 
@@ -78,7 +82,7 @@ class KeysAreSorted(_Changed):
         return value
 
 
-@mutant("V3")
+@mutant("V3", "L4", "V6", "I1", "I3", "I4")
 class NulIsRemoved(_Changed):
     """U+0000 is removed before storing."""
 
@@ -86,7 +90,7 @@ class NulIsRemoved(_Changed):
         return value.replace("\x00", "") if isinstance(value, str) else value
 
 
-@mutant("V3")
+@mutant("V3", "L4", "V6", "I1", "I4")
 class TextIsEncodedWithReplacement(_Changed):
     """Text is encoded with errors='replace' into a smaller character set."""
 
@@ -96,7 +100,7 @@ class TextIsEncodedWithReplacement(_Changed):
         return value
 
 
-@mutant("V3")
+@mutant("V3", "L4", "V6", "I1")
 class TextIsNormalized(_Changed):
     """Text is brought into one Unicode normal form."""
 
@@ -106,7 +110,7 @@ class TextIsNormalized(_Changed):
         return unicodedata.normalize("NFC", value) if isinstance(value, str) else value
 
 
-@mutant("V4")
+@mutant("V4", "S1", "S2", "S3")
 class NoneIsLeftOut(_Changed):
     """None values are left out when storing."""
 
@@ -116,7 +120,7 @@ class NoneIsLeftOut(_Changed):
         return value
 
 
-@mutant("V5")
+@mutant("V5", "S3", "V3", "C4")
 class LongTextIsCut(_Changed):
     """Text longer than 65,535 is cut, as in a TEXT column without strict mode."""
 
@@ -225,7 +229,7 @@ class UpdatesReturnWhatTheyWereGiven(DriverPersistence):
         return found
 
 
-@mutant("V7")
+@mutant("V7", "L3")
 class MicrosecondsAreCut(_Changed):
     """Instants are stored in milliseconds."""
 

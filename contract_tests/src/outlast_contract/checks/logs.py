@@ -360,7 +360,7 @@ async def an_empty_batch_and_other_iterables_are_fine(context: Context, log: Log
     expect_equal(await log.ids(client, task_id), ["a", "b", "c"], "the log after refused writes")
 
 
-@check("A9")
+@check("A9", heavy=True)
 async def an_append_costs_the_same_in_a_long_log(context: Context) -> None:
     """Appends to a log of 4,000 messages take about the time of appends to a short one."""
     client = await context.open()
