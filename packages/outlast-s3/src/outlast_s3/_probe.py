@@ -1,5 +1,6 @@
 """What a bucket must show before it is used: that it keeps conditions; and what would lose data."""
 
+import asyncio
 import contextlib
 import json
 import secrets
@@ -39,10 +40,10 @@ async def set_up(place: Place, deadline: float, *, create: bool, hint: str) -> N
         CorruptDataError: The mark cannot be read.
     """
     bucket, marker = place.bucket, place.keys.marker
-    # Some stores make a bucket when something is put into it; a misspelt one is not what was meant.
-    if await bucket.send(deadline, "head_bucket") is None:
-        raise ConfigurationError(f"{bucket.described} does not exist; create the bucket first")
     found = await bucket.send(deadline, "get_object", {"Key": marker})
+    # Some stores make a bucket when something is put into it; a misspelt one is not what was meant.
+    if found is None and await bucket.send(deadline, "head_bucket") is None:
+        raise ConfigurationError(f"{bucket.described} does not exist; create the bucket first")
     if found is None and not create:
         raise ConfigurationError(f"{bucket.described} is not set up for outlast; {hint}")
     if found is not None:
@@ -176,13 +177,15 @@ async def hazards_of(place: Place, deadline: float) -> list[str]:
     """Settings of the bucket under which data stays that was deleted, or fences go (D2)."""
     described = place.bucket.described
     found: list[str] = []
-    versioning = await _setting(place, deadline, "get_bucket_versioning")
+    versioning, lifecycle = await asyncio.gather(
+        _setting(place, deadline, "get_bucket_versioning"),
+        _setting(place, deadline, "get_bucket_lifecycle_configuration"),
+    )
     if versioning.get("Status") == "Enabled":
         found.append(
             f"{described} keeps old versions of objects: what was deleted stays there until a "
             "lifecycle rule removes noncurrent versions"
         )
-    lifecycle = await _setting(place, deadline, "get_bucket_lifecycle_configuration")
     found += [
         f"{described} lets objects of this namespace expire (lifecycle rule "
         f"{rule.get('ID', 'without ID')!r}): accepted writes and fences will be lost"
