@@ -14,6 +14,7 @@ def _broken(result: Result, clause: str) -> bool:
     return result.status == "failed" and result.clause == clause
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_named_clause_fails(name: str) -> None:
     """Some check of the clause that a broken backend names says that it is broken."""

@@ -15,6 +15,8 @@ from outlast_contract.engine import run_check, run_check_sync, select_checks
 from outlast_contract.harness import Harness
 from outlast_contract.stores import MemoryHarness
 
+pytestmark = pytest.mark.slow
+
 
 class LooksBeforeItSaves(DriverBackend):
     """Each save reads first."""

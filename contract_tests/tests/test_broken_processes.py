@@ -8,6 +8,8 @@ from broken_backends.onefile import OneFileHarness
 from outlast_contract import Settings
 from outlast_contract.engine import Result, run_check_sync, select_checks
 
+pytestmark = pytest.mark.slow
+
 PROCESSES = [check for check in select_checks() if "same store in processes" in check.needs]
 
 DEFECTS = {
@@ -45,7 +47,6 @@ def test_the_correct_backend_passes() -> None:
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", DEFECTS)
 def test_a_defect_is_found(name: str) -> None:
     """Each defect breaks one of its clauses."""

@@ -43,4 +43,6 @@ async def test_what_is_stored_is_seen_until_it_is_deleted_and_swept(
         left = [name for name, data in await harness.raw(namespace) if marker.encode() in data]
         left += [name for name, _ in await harness.raw(namespace) if marker in name]
         assert left == []
-    await harness.wipe(namespace)
+        await tasks.append_api_message(marker, message)
+        await harness.wipe(namespace)
+        assert not [name for name, data in await harness.raw(namespace) if marker.encode() in data]

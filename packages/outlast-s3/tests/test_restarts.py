@@ -5,7 +5,7 @@ import pytest
 from outlast_contract.restarts import survive_restarts
 from outlast_contract.servers import ServerUnavailable, start_server
 
-pytestmark = [pytest.mark.s3, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.s3, pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 async def test_what_is_done_outlasts_five_kills() -> None:

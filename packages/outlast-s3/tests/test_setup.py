@@ -12,16 +12,16 @@ from typing import Any
 import boto3.session
 import pytest
 from s3_support import (
-    ACCESS,
+    ACCESS_KEY,
     HOST,
     KEYS,
-    SECRET,
+    SECRET_KEY,
     Forward,
     HttpProxy,
     Open,
     Owner,
     Request,
-    Weed,
+    Store,
     answering,
     claim_id,
     client_for,
@@ -43,7 +43,7 @@ from outlast_s3 import S3Backend, S3Driver
 from outlast_s3._boto import endpoint_of
 from outlast_s3._driver import capabilities_at
 
-pytestmark = pytest.mark.s3
+pytestmark = [pytest.mark.s3, pytest.mark.server]
 
 
 def ignoring(*headers: str) -> Callable[[Request, Forward], Any]:
@@ -106,7 +106,7 @@ def test_an_option_that_does_not_fit_is_refused(options: dict[str, Any]) -> None
         outlast.open_backend("s3://bucket?endpoint_url=http://h", **options)
 
 
-async def test_only_an_s3_client_may_be_lent(server: Weed) -> None:
+async def test_only_an_s3_client_may_be_lent(server: Store) -> None:
     other = client_for(server.port)
     for given in ("s3", server.client.meta, object()):
         with pytest.raises(ConfigurationError, match=r"boto3\.client"):
@@ -125,7 +125,7 @@ async def test_only_an_s3_client_may_be_lent(server: Weed) -> None:
 
 @pytest.mark.parametrize("wrong", ["secret", "user", "none"])
 async def test_wrong_credentials_are_a_matter_of_configuration(
-    server: Weed, url: str, wrong: str, monkeypatch: pytest.MonkeyPatch
+    server: Store, url: str, wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
@@ -140,7 +140,7 @@ async def test_wrong_credentials_are_a_matter_of_configuration(
         await backend.open()
     shown = f"{caught.value} {caught.value!r} {backend!r} {caught.value.__cause__!r}"
     assert "wr0ng-word" not in shown
-    assert SECRET not in shown
+    assert SECRET_KEY not in shown
 
 
 async def test_an_unknown_profile_is_a_matter_of_configuration(url: str) -> None:
@@ -149,7 +149,7 @@ async def test_an_unknown_profile_is_a_matter_of_configuration(url: str) -> None
 
 
 @pytest.mark.parametrize("how", ["nobody listens", "nobody answers", "tls where there is none"])
-async def test_what_cannot_be_reached_is_said_in_time(server: Weed, how: str) -> None:
+async def test_what_cannot_be_reached_is_said_in_time(server: Store, how: str) -> None:
     with socket.socket() as deaf:
         deaf.bind((HOST, 0))
         if how == "nobody answers":
@@ -162,10 +162,10 @@ async def test_what_cannot_be_reached_is_said_in_time(server: Weed, how: str) ->
         with pytest.raises(UnavailableError, match=f"{HOST}:{port}") as caught:
             await backend.open()
         assert time.monotonic() - began < 5
-    assert SECRET not in f"{caught.value} {caught.value.__cause__!r}"
+    assert SECRET_KEY not in f"{caught.value} {caught.value.__cause__!r}"
 
 
-async def test_a_bucket_that_does_not_exist_is_not_made(server: Weed) -> None:
+async def test_a_bucket_that_does_not_exist_is_not_made(server: Store) -> None:
     """Some stores would make it when the first object is put there."""
     url = f"s3://misspelt?endpoint_url=http://{HOST}:{server.port}"
     with pytest.raises(ConfigurationError, match="create the bucket first"):
@@ -176,7 +176,7 @@ async def test_a_bucket_that_does_not_exist_is_not_made(server: Weed) -> None:
 
 @pytest.mark.parametrize("header", ["if-none-match", "if-match"])
 async def test_a_store_that_ignores_a_condition_is_refused(
-    server: Weed, open_driver: Open, proxy: HttpProxy, prefix: str, header: str
+    server: Store, open_driver: Open, proxy: HttpProxy, prefix: str, header: str
 ) -> None:
     """And nothing of the trial stays there."""
     proxy.always(puts, ignoring(header))
@@ -198,7 +198,7 @@ async def test_a_store_that_does_not_know_conditions_is_refused(
 
 
 async def test_a_store_that_reads_what_was_before_is_refused(
-    server: Weed, open_driver: Open, proxy: HttpProxy, prefix: str
+    server: Store, open_driver: Open, proxy: HttpProxy, prefix: str
 ) -> None:
     """S15: a record that was just written could be read as if it were not there."""
     proxy.always(
@@ -212,7 +212,7 @@ async def test_a_store_that_reads_what_was_before_is_refused(
 
 @pytest.mark.parametrize("how", ["ignores the condition", "does not know the condition"])
 async def test_where_a_delete_keeps_no_condition_tombstones_stay(
-    server: Weed, open_driver: Open, proxy: HttpProxy, prefix: str, how: str
+    server: Store, open_driver: Open, proxy: HttpProxy, prefix: str, how: str
 ) -> None:
     """S6: epochs go on, all the same."""
     rule = ignoring("if-match") if "ignores" in how else answering(501, "NotImplemented")
@@ -234,7 +234,7 @@ async def test_where_a_delete_keeps_no_condition_tombstones_stay(
     assert (await driver.claim(task, claim_id(2))).epoch == owner.epoch + 1
 
 
-async def test_setup_false_only_verifies(server: Weed, open_driver: Open, prefix: str) -> None:
+async def test_setup_false_only_verifies(server: Store, open_driver: Open, prefix: str) -> None:
     with pytest.raises(ConfigurationError, match="run: outlast setup s3://"):
         await open_driver(create=False)
     assert server.objects(prefix) == {}
@@ -254,7 +254,7 @@ async def test_setup_false_only_verifies(server: Weed, open_driver: Open, prefix
     ids=["newer", "cut", "list", "text"],
 )
 async def test_another_format_is_refused(
-    server: Weed, open_driver: Open, prefix: str, mark: bytes, kind: type[OutlastError]
+    server: Store, open_driver: Open, prefix: str, mark: bytes, kind: type[OutlastError]
 ) -> None:
     server.client.put_object(Bucket=server.bucket, Key=f"{prefix}/outlast.json", Body=mark)
     with pytest.raises(kind, match=r"outlast\.json"):
@@ -262,7 +262,7 @@ async def test_another_format_is_refused(
 
 
 async def test_several_clients_may_set_up_at_once(
-    server: Weed, open_driver: Open, prefix: str
+    server: Store, open_driver: Open, prefix: str
 ) -> None:
     """X4."""
     await asyncio.gather(*(open_driver(timeout=30.0) for _ in range(8)))
@@ -271,7 +271,7 @@ async def test_several_clients_may_set_up_at_once(
 
 @pytest.mark.parametrize("hazard", ["versioning", "lifecycle"])
 async def test_a_bucket_that_keeps_or_loses_data_is_reported(
-    server: Weed, hazard: str, caplog: pytest.LogCaptureFixture
+    server: Store, hazard: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     bucket = f"hazard-{hazard}"
     server.client.create_bucket(Bucket=bucket)
@@ -350,7 +350,7 @@ async def test_a_closed_driver_says_so(open_driver: Open) -> None:
         await S3Driver.from_url("s3://b").ping()
 
 
-async def test_a_lent_client_with_checksums_of_its_own_works(server: Weed, prefix: str) -> None:
+async def test_a_lent_client_with_checksums_of_its_own_works(server: Store, prefix: str) -> None:
     """S12: with the checksums that boto3 sends by default; it stays open."""
     client = client_for(server.port, request_checksum_calculation="when_supported")
     async with S3Backend(client=client, bucket=server.bucket, prefix=prefix) as backend:
@@ -359,4 +359,4 @@ async def test_a_lent_client_with_checksums_of_its_own_works(server: Weed, prefi
         await backend.sweep(older_than=timedelta(0))
     assert client.head_bucket(Bucket=server.bucket)
     client.close()
-    assert ACCESS not in repr(backend)
+    assert ACCESS_KEY not in repr(backend)

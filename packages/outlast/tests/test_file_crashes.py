@@ -176,6 +176,7 @@ def base() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.slow
 def test_every_crash_leaves_the_old_or_the_new_value_and_what_was_done(base: Path) -> None:
     fs = RecordingFileSystem()
     recorded = record(fs, base, InlineFileDriver(base / "s", fs))

@@ -43,6 +43,7 @@ def fast() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.slow
 def test_a_process_killed_at_any_call_leaves_the_old_or_the_new_value(
     fast: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +76,7 @@ def test_a_process_killed_at_any_call_leaves_the_old_or_the_new_value(
     assert kills > 250
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 async def test_writers_killed_at_random_moments_lose_nothing_that_was_acknowledged(
     tmp_path: Path,

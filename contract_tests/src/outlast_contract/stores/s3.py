@@ -1,10 +1,13 @@
 """S3 and compatible stores, read with boto3."""
 
 import asyncio
+import atexit
+import os
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from hashlib import sha256
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from outlast_contract.harness import UrlHarness
@@ -14,6 +17,7 @@ _boto3: Any = import_module("boto3")
 _Config: Any = import_module("botocore.config").Config
 
 _CREDENTIALS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+_SETTINGS = (*_CREDENTIALS, "endpoint_url", "region", "profile", "addressing_style")
 
 
 class S3Harness(UrlHarness):
@@ -21,35 +25,69 @@ class S3Harness(UrlHarness):
 
     async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
         """All objects of the namespace."""
+        place = self._place(namespace)
+        return await asyncio.to_thread(lambda: list(_objects(place)))
+
+    async def wipe(self, namespace: str) -> None:
+        """Remove all objects of the namespace, in a few requests whatever their number."""
+        await asyncio.to_thread(_remove, self._place(namespace))
+
+    def _place(self, namespace: str) -> "_Place":
         parts = urlsplit(str(self.url))
         settings = {**dict(parse_qsl(parts.query)), **self.options}
+        known = {name: str(settings[name]) for name in _SETTINGS if settings.get(name)}
         prefix = f"{parts.path.strip('/')}/" if parts.path.strip("/") else ""
         folder = f"{prefix}{sha256(namespace.encode()).hexdigest()[:32]}/"
-        return await asyncio.to_thread(lambda: list(_objects(settings, parts.netloc, folder)))
+        return _Place(_client(os.getpid(), **known), parts.netloc, folder)
 
 
-def _objects(settings: dict[str, Any], bucket: str, folder: str) -> Iterator[tuple[str, bytes]]:
+class _Place(NamedTuple):
+    client: Any
+    bucket: str
+    folder: str
+
+    def pages(self) -> Iterator[list[str]]:
+        """Names of objects, page after page."""
+        listing = self.client.get_paginator("list_objects_v2")
+        for page in listing.paginate(Bucket=self.bucket, Prefix=self.folder):
+            yield [str(entry["Key"]) for entry in page.get("Contents", ())]
+
+
+@lru_cache
+def _client(pid: int, **settings: str) -> Any:
+    """A client for this process, which keeps it: making one takes longer than its requests."""
     session = _boto3.Session(
         profile_name=settings.get("profile"), region_name=settings.get("region")
     )
     style = settings.get("addressing_style")
-    client: Any = session.client(
+    client = session.client(
         "s3",
         endpoint_url=settings.get("endpoint_url"),
         config=_Config(s3={"addressing_style": style}) if style else None,
         **{name: settings[name] for name in _CREDENTIALS if name in settings},
     )
-    try:
-        for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=folder):
-            for entry in page.get("Contents", ()):
-                name = str(entry["Key"])
-                try:
-                    answer = client.get_object(Bucket=bucket, Key=name)
-                except client.exceptions.NoSuchKey:  # removed in between
-                    continue
-                yield name, answer["Body"].read()
-    finally:
-        client.close()
+    atexit.register(client.close)
+    return client
+
+
+def _objects(place: _Place) -> Iterator[tuple[str, bytes]]:
+    client = place.client
+    for names in place.pages():
+        for name in names:
+            try:
+                answer = client.get_object(Bucket=place.bucket, Key=name)
+            except client.exceptions.NoSuchKey:  # removed in between
+                continue
+            yield name, answer["Body"].read()
+
+
+def _remove(place: _Place) -> None:
+    for names in place.pages():
+        if names:
+            place.client.delete_objects(
+                Bucket=place.bucket,
+                Delete={"Objects": [{"Key": name} for name in names], "Quiet": True},
+            )
 
 
 __all__ = ["S3Harness"]

@@ -29,15 +29,16 @@ class Address(NamedTuple):
 class NodeConnections:
     """The connections to one node."""
 
-    def __init__(self, node: ClusterNode) -> None:
+    def __init__(self, node: ClusterNode, patience: float | None) -> None:
         self._node: Any = node
+        self._patience = patience
         # Before redis-py 6 it had no method for it.
         self._give_back: Any = getattr(node, "release", None) or self._node._free.append  # noqa: SLF001
 
     async def acquire(self) -> Connection:
         connection = self._node.acquire_connection()
         try:
-            await freshen(connection)
+            await freshen(connection, self._patience)
         except BaseException:
             await connection.disconnect(nowait=True)
             self._give_back(connection)
@@ -57,6 +58,7 @@ class ClusterLink(Link):
 
     Args:
         client: Knows how to connect, and some nodes to begin with; used for nothing else.
+        patience: Seconds that connecting may take, the node's greeting included.
     """
 
     is_cluster = True
@@ -64,7 +66,8 @@ class ClusterLink(Link):
     def __init__(
         self, client: RedisCluster, place: str, limit: int, patience: float | None = None
     ) -> None:
-        super().__init__(place, limit, patience)
+        super().__init__(place, limit)
+        self._patience = patience
         self._settings: dict[str, Any] = client.connection_kwargs
         manager: Any = client.nodes_manager
         self._remap: Any = getattr(manager, "address_remap", None)
@@ -127,7 +130,7 @@ class ClusterLink(Link):
         node = self._nodes.get(address)
         if node is None:
             made = ClusterNode(address.host, address.port, **self._settings)
-            node = self._nodes[address] = NodeConnections(made)
+            node = self._nodes[address] = NodeConnections(made, self._patience)
         try:
             return await self.on(node, _name(address), commands)
         except OutlastError:

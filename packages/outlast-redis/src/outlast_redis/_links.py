@@ -35,10 +35,16 @@ class Lender(Protocol):
 
 
 class OwnConnections:
-    """Connections that are made here and closed here."""
+    """Connections that are made here and closed here.
 
-    def __init__(self, make: Callable[[], Connection]) -> None:
+    Args:
+        make: Makes one that is not connected.
+        patience: Seconds that connecting may take, the server's greeting included.
+    """
+
+    def __init__(self, make: Callable[[], Connection], patience: float) -> None:
         self._make = make
+        self._patience = patience
         self._free: deque[Connection] = deque()
         self._all: set[Connection] = set()
 
@@ -49,7 +55,7 @@ class OwnConnections:
             connection = self._make()
             self._all.add(connection)
         try:
-            await freshen(connection)
+            await freshen(connection, self._patience)
         except BaseException:
             await connection.disconnect(nowait=True)
             self._free.append(connection)
@@ -92,17 +98,18 @@ class LentConnections:
         await asyncio.shield(self._pool.release(connection))
 
 
-async def freshen(connection: Connection) -> None:
+async def freshen(connection: Connection, patience: float | None = None) -> None:
     """Connect, and connect anew if the server closed the connection while it was idle (C8)."""
-    await connection.connect()
-    # Its name in redis-py 8; before, the other one.
-    has_data = getattr(connection, "can_read", None) or connection.can_read_destructive
-    try:
-        is_stale = _is_readable(connection) or await has_data()
-    except RAISED:
-        is_stale = True
-    if is_stale:
+    if connection.is_connected:
+        # Its name in redis-py 8; before, the other one.
+        has_data = getattr(connection, "can_read", None) or connection.can_read_destructive
+        try:
+            if not (_is_readable(connection) or await has_data()):
+                return
+        except RAISED:
+            pass
         await connection.disconnect(nowait=True)
+    async with asyncio.timeout(patience):
         await connection.connect()
 
 
@@ -124,7 +131,7 @@ async def exchange(connection: Connection, commands: Sequence[Command]) -> list[
     """Send commands in one go and return their answers as bytes; refusals are returned, too."""
     answers: list[Any] = []
     try:
-        packed = connection.pack_commands(commands)
+        packed = pack(commands)
         task = asyncio.current_task()
         cancels = task.cancelling() if task else 0
         await connection.send_packed_command(packed, check_health=False)
@@ -143,21 +150,30 @@ async def exchange(connection: Connection, commands: Sequence[Command]) -> list[
     return answers
 
 
+def pack(commands: Sequence[Command]) -> list[bytes]:
+    """What is sent for commands; redis-py's own way to it takes twice as long."""
+    parts: list[bytes] = []
+    for command in commands:
+        parts.append(b"*%d\r\n" % len(command))
+        for word in command:
+            data = word if isinstance(word, bytes) else str(word).encode()
+            parts += (b"$%d\r\n" % len(data), data, b"\r\n")
+    return [b"".join(parts)]
+
+
 class Link(abc.ABC):
     """The way to a server or a cluster.
 
     Args:
         place: The server, for people.
         limit: How many commands may be under way at once.
-        patience: Seconds within which a connection must be there.
     """
 
     is_cluster = False
 
-    def __init__(self, place: str, limit: int, patience: float | None = None) -> None:
+    def __init__(self, place: str, limit: int) -> None:
         self.place = place
         self._limit = asyncio.Semaphore(limit)
-        self._patience = patience
 
     async def send(self, key: bytes, command: Command) -> Any:
         """The answer to one command on ``key``'s slot.
@@ -183,8 +199,7 @@ class Link(abc.ABC):
         """The answers of one server."""
         async with self._limit:
             try:
-                async with asyncio.timeout(self._patience):
-                    connection = await lender.acquire()
+                connection = await lender.acquire()
             except RAISED as error:
                 raise translate(error, place, sent=False) from error
             try:
@@ -211,10 +226,9 @@ class ServerLink(Link):
         lender: Lender,
         place: str,
         limit: int,
-        patience: float | None = None,
         close: Callable[[], Any] | None = None,
     ) -> None:
-        super().__init__(place, limit, patience)
+        super().__init__(place, limit)
         self._lender = lender
         self._close = close
 

@@ -117,8 +117,8 @@ def _own_server(
     settings: dict[str, Any], place: str, limit: int, patience: float, *, is_tls: bool
 ) -> Link:
     kind = SSLConnection if is_tls else Connection
-    connections = OwnConnections(lambda: kind(**settings))
-    return ServerLink(connections, place, limit, patience, connections.aclose)
+    connections = OwnConnections(lambda: kind(**settings), patience)
+    return ServerLink(connections, place, limit, connections.aclose)
 
 
 def _flag(parts: StoreURL, name: str) -> bool:

@@ -38,18 +38,19 @@ class Answer(NamedTuple):
 class Bucket:
     """A bucket, and the threads in which boto3 works on it."""
 
-    def __init__(self, client: Any, name: str, described: str, threads: int) -> None:
+    def __init__(self, client: Any, name: str, described: str, *, user: str, threads: int) -> None:
         """Make it; no I/O.
 
         Args:
             client: Of boto3.
             name: Of the bucket.
             described: Which bucket where, for people.
+            user: Tells clients with different rights apart.
             threads: How many requests may be under way at once; others wait.
         """
         self.described = described
         self.threads = threads
-        self.address = endpoint_of(client), name
+        self.access = endpoint_of(client), name, user
         self._client = client
         self._name = name
         self._repeats = attempts_of(client) > 1

@@ -120,7 +120,7 @@ class S3Driver(HeadDriver):
             self._client, threads = await open_link(link)
             self.capabilities = capabilities_at(endpoint_of(self._client))
             self._place = Place(
-                Bucket(self._client, link.bucket, link.described, threads),
+                Bucket(self._client, link.bucket, link.described, user=link.user, threads=threads),
                 Keys(link.prefix, self._namespace),
             )
         await set_up(self._place, self._deadline(), create=create, hint=link.hint)

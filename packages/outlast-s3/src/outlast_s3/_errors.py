@@ -40,6 +40,11 @@ class Refusal(NamedTuple):
         return self.status in (409, 412) or self.is_missing
 
     @property
+    def is_denied(self) -> bool:
+        """The credentials are wrong, or not enough."""
+        return self.status in (401, 403)
+
+    @property
     def is_missing(self) -> bool:
         """There is no such object."""
         return self.status == 404 and self.code != "NoSuchBucket"
@@ -62,6 +67,13 @@ def refusal_of(error: Exception) -> Refusal | None:
         redact(str(details.get("Message", ""))),
         int(metadata.get("RetryAttempts", 0)),
     )
+
+
+def is_denied(error: OutlastError) -> bool:
+    """Whether ``error``, made by `translate`, is a matter of permission."""
+    cause = error.__cause__
+    refusal = refusal_of(cause) if isinstance(cause, Exception) else None
+    return refusal is not None and refusal.is_denied
 
 
 def translate(error: Exception, place: str, *, changes: bool, repeats: bool) -> OutlastError:
@@ -101,7 +113,7 @@ def _refused(refusal: Refusal, place: str, *, changes: bool) -> OutlastError:
         return ConfigurationError(
             f"{place} refused the signature since the clock of this machine is wrong: {shown}"
         )
-    if refusal.status in (401, 403):
+    if refusal.is_denied:
         return ConfigurationError(
             f"{place} refused the credentials, or they lack the permission to get, put, delete and "
             f"list: {shown}"
@@ -117,4 +129,4 @@ def _unanswered(text: str, *, changes: bool) -> OutlastError:
     return OutcomeUnknownError(text) if changes else UnavailableError(text)
 
 
-__all__ = ["Refusal", "refusal_of", "response_of", "translate"]
+__all__ = ["Refusal", "is_denied", "refusal_of", "response_of", "translate"]

@@ -31,10 +31,12 @@ class Link(abc.ABC):
         prefix: Before all names; empty, or with a slash at its end.
         described: Which bucket where, for people.
         hint: How to set it up, for people.
+        user: Tells clients with different rights apart.
         owns_client: Whether it is to be closed.
     """
 
     owns_client: bool
+    user: str
 
     def __init__(self, bucket: str, prefix: str, described: str, hint: str) -> None:
         """Check the names.
@@ -76,6 +78,7 @@ class LentLink(Link):
             )
         super().__init__(bucket, prefix, f"bucket {bucket!r}", "open it once with setup=True")
         self._client = client
+        self.user = f"client {id(client)}"
 
     async def connect(self) -> Any:
         return self._client
@@ -115,6 +118,7 @@ class UrlLink(Link):
             if not isinstance(value, str) or not value:
                 raise ConfigurationError(f"option {name!r} must be text")
         self._settings = _settings(given, timeout)
+        self.user = given.get("aws_access_key_id") or f"profile {given.get('profile', '')}"
         bucket = urlsplit(url).netloc
         place = f" at {given['endpoint_url']}" if "endpoint_url" in given else ""
         hint = f"run: outlast setup {shown}"

@@ -16,6 +16,7 @@ from outlast.errors import (
 )
 from outlast.heads import gather_some
 from outlast_s3._bucket import Answer, Bucket
+from outlast_s3._errors import is_denied
 from outlast_s3._store import Keys, Place
 
 STORE_FORMAT: Final = 1
@@ -72,8 +73,8 @@ def _check_format(body: bytes, where: str) -> None:
         )
 
 
-_proven: dict[tuple[str, str], bool] = {}
-"""What this process found out about buckets: whether a DELETE keeps its condition, too."""
+_proven: dict[tuple[str, str, str], bool] = {}
+"""What this process found out, for each user of a bucket: whether a DELETE keeps its condition."""
 
 
 class _Probe:
@@ -86,8 +87,9 @@ class _Probe:
     def __init__(self, bucket: Bucket, keys: Keys, deadline: float) -> None:
         self._bucket = bucket
         self._deadline = deadline
-        self._name = f"{keys.probes}{secrets.token_hex(16)}"
-        self._other = f"{keys.probes}{secrets.token_hex(16)}"
+        self._name, self._other, self._raced = (
+            f"{keys.probes}{secrets.token_hex(16)}" for _ in range(3)
+        )
 
     async def run(self) -> bool:
         """Whether a DELETE keeps its condition, too.
@@ -95,9 +97,9 @@ class _Probe:
         Raises:
             ConfigurationError: A PUT does not.
         """
-        if self._bucket.address not in _proven:
-            _proven[self._bucket.address] = await self._run()
-        return _proven[self._bucket.address]
+        if self._bucket.access not in _proven:
+            _proven[self._bucket.access] = await self._run()
+        return _proven[self._bucket.access]
 
     async def race(self) -> None:
         """Create one object several times at once.
@@ -106,18 +108,18 @@ class _Probe:
             ConfigurationError: More than one of them succeeded, or another one is read.
         """
         creations = [
-            partial(self._put, self._other, str(number).encode(), IfNoneMatch="*")
+            partial(self._put, self._raced, str(number).encode(), IfNoneMatch="*")
             for number in range(_CONTENDERS)
         ]
         try:
             done = [etag for etag in await gather_some(creations, _CONTENDERS) if etag is not None]
             if len(done) > 1:
                 raise self._unfit(f"it let {len(done)} creations of one object at once succeed")
-            found = await self._get(self._other)
+            found = await self._get(self._raced)
             if done and (found is None or found.etag != done[0]):
                 raise self._unfit("a read did not see the object that was just created")
         finally:
-            await self._clean_up(self._other)
+            await self._clean_up(self._raced)
 
     async def _run(self) -> bool:
         try:
@@ -145,7 +147,9 @@ class _Probe:
             if found is None or found.etag != new or found.body != b"2":
                 return False
             return await self._delete(new) is not None and await self._get(self._name) is None
-        except ConfigurationError:
+        except ConfigurationError as error:
+            if is_denied(error):
+                raise
             return False  # It does not know the header.
 
     async def _clean_up(self, *names: str) -> None:
