@@ -45,7 +45,7 @@ async def test_a_list_of_several_objects_is_the_old_or_the_new_one(
 ) -> None:
     """Whichever request is the last that the writer sends; a sweep removes what it left."""
     survivor = await open_driver()
-    writer = await open_driver(proxy.port, timeout=4.0)
+    writer = await open_driver(proxy.port)
     gone = writing = 0
 
     def is_gone(request: Request) -> bool:
@@ -60,7 +60,6 @@ async def test_a_list_of_several_objects_is_the_old_or_the_new_one(
         await survivor.replace(TASK, "api", OLD, fence=owner.fence())
         await writer.read(TASK, "state")
         writing = 0
-        writer._patience = 0.3
         rule = proxy.always(is_gone, dropping)
         try:
             await mutation(writer, owner.fence())
@@ -68,7 +67,6 @@ async def test_a_list_of_several_objects_is_the_old_or_the_new_one(
             assert writing > gone
         finally:
             proxy.stop(rule)
-            writer._patience = 4.0
         owner = Owner((await survivor.claim(TASK, claim_id(1000 + gone))).fence)
         left = await survivor.load(TASK, "api")
         assert left in (OLD, after), f"cut after request {gone}"
