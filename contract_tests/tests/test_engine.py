@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -179,6 +180,22 @@ def test_the_environment_gives_defaults(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("OUTLAST_CONTRACT_SEED", "9")
     settings = Settings.from_environment(seed=4, rounds=None, kills=None)
     assert (settings.seed, settings.rounds, settings.kills) == (4, Settings().rounds, 50)
+
+
+async def test_heavy_checks_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not run then, with the reason, and all others are."""
+
+    async def body(context: Context) -> None:
+        pass
+
+    light = a_check(body)
+    heavy = replace(light, heavy=True)
+    monkeypatch.setenv("OUTLAST_CONTRACT_HEAVY", "0")
+    settings = Settings.from_environment()
+    result = await run_check(heavy, MemoryHarness(), settings)
+    assert (result.status, "much data" in result.detail) == ("not run", True)
+    assert (await run_check(light, MemoryHarness(), settings)).status == "passed"
+    assert (await run_check(heavy, MemoryHarness())).status == "passed"
 
 
 def test_checks_are_chosen_by_clause_and_tier() -> None:

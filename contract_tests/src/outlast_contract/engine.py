@@ -50,6 +50,7 @@ class Settings:
         time_limit: Seconds after which a check has failed.
         thorough: Whether every kind of fault is tried everywhere, instead of those that differ
             most.
+        heavy: Whether checks that move much data are run; else they are "not run".
     """
 
     seed: int = 0
@@ -59,11 +60,13 @@ class Settings:
     listed: int = 1500
     time_limit: float = 50.0
     thorough: bool = False
+    heavy: bool = True
 
     @classmethod
     def from_environment(cls, **given: int | None) -> "Settings":
         """What is given, else ``OUTLAST_CONTRACT_SEED``, ``_ROUNDS`` and ``_KILLS``, else the
-        defaults; ``OUTLAST_CONTRACT_THOROUGH=1`` makes it thorough.
+        defaults; ``OUTLAST_CONTRACT_THOROUGH=1`` makes it thorough, and
+        ``OUTLAST_CONTRACT_HEAVY=0`` leaves heavy checks out.
         """
         values: dict[str, Any] = {}
         for name in ("seed", "rounds", "kills"):
@@ -75,6 +78,7 @@ class Settings:
                 values[name] = int(text)
         if os.environ.get("OUTLAST_CONTRACT_THOROUGH", "0") not in ("", "0"):
             values |= {"thorough": True, "time_limit": 300.0}
+        values["heavy"] = os.environ.get("OUTLAST_CONTRACT_HEAVY", "1") != "0"
         return cls(**values)
 
 
@@ -372,6 +376,8 @@ async def run_check(check: Check, harness: Harness, settings: Settings | None = 
 async def _run_within(context: Context) -> None:
     await context.harness.start()
     try:
+        if context.check.heavy and not context.settings.heavy:
+            raise NotRun("moves much data, and the settings leave such checks out")
         reason = await context.missing()
         if reason is not None:
             raise NotRun(reason)
