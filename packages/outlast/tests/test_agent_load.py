@@ -24,6 +24,7 @@ from outlast import (
     ApiMessage,
     Backend,
     FencedError,
+    StreamCheckpoint,
     TaskInput,
     TaskState,
     TaskStatus,
@@ -306,6 +307,20 @@ def test_a_task_that_does_not_fit_together_is_mended(
 
     with caplog.at_level(logging.WARNING, "outlast.runtime.task"):
         test()
+
+
+@virtually
+async def test_a_checkpoint_of_a_committed_turn_is_removed(backend: Backend, store: Any) -> None:
+    """A process that died right behind the commit has left it."""
+    agent = make(backend, TalkingModel(says("Bye.")))
+    async with await agent.create_task("Go.", task_id="t") as task:
+        await task.start()
+        await task.wait()
+    run = await backend.checkpoints.claim("t", thread_id="t")
+    left = StreamCheckpoint(run_id="t", thread_id="t", message_id="turn-1", model="m", text="By")
+    await backend.checkpoints.put(left, claim=run)
+    async with await make(backend, TalkingModel()).load_task("t"):
+        assert await backend.checkpoints.get("t") is None
 
 
 @virtually

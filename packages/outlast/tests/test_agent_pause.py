@@ -1,6 +1,7 @@
 """Pausing, rolling back and aborting tasks, at every kind of moment."""
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from stream_kit import says
 
 from outlast import Backend, ClosedError, NotSupportedError, TaskStatus, UnavailableError
 from outlast.runtime import CheckpointPolicy, TaskCallbacks, ToolContext, check_history, tool
+from outlast.runtime.history import ABORTED, NOT_RUN
 
 ANSWER = says("It rains all day long.")
 
@@ -270,6 +272,8 @@ def test_an_aborted_task_has_ended(moment: str) -> None:
         assert (await waiter).end_time is not None
         assert check_history(task.api_messages) == []
         assert shape(task.api_messages) == await stored(backend)
+        if moment == "tool":
+            assert shape(task.api_messages)[2:] == [f"tool !{ABORTED}", f"tool !{NOT_RUN}"]
         assert await backend.checkpoints.get("t") is None
         with pytest.raises(NotSupportedError):
             await task.pause()
@@ -431,3 +435,60 @@ async def test_without_anybody_to_ask_the_task_pauses(backend: Backend, store: A
                 await asyncio.sleep(0.1)
         assert await status_of(backend) is TaskStatus.PAUSED
         assert len(task.interrupted_calls) == 1
+
+
+OPERATIONS = ["start", "send_message", "pause", "roll back", "abort", "load", "close"]
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_cancelled_at_any_await_the_task_stays_whole(operation: str) -> None:
+    """Another process goes on with it: the conversation is right, and nothing is there twice."""
+
+    @virtually
+    async def test(backend: Backend, store: Any) -> None:
+        for steps in range(0, 60, 2):
+            task_id = f"{operation} {steps}"
+            gate = Gate()
+            gate.opened.set()
+            hang = waiting_tool(gate, on_interrupted="rerun")
+            model = TalkingModel(says("Hm.", ("c1", "hang", "{}")), *[says("Done.")] * 3)
+            agent = make(backend, model, hang)
+            task = await agent.create_task("Go.", task_id=task_id)
+            if operation not in ("start", "load"):
+                await task.start()
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+            calls: dict[str, Any] = {
+                "start": task.start,
+                "send_message": lambda task=task: task.send_message("More.", message_id="m"),
+                "pause": task.pause,
+                "roll back": lambda task=task: task.pause(rollback=True),
+                "abort": task.abort,
+                "load": lambda agent=agent, task_id=task_id: agent.load_task(task_id),
+                "close": task.aclose,
+            }
+            doing = asyncio.create_task(calls[operation]())
+            for _ in range(steps % 23):
+                await asyncio.sleep(0)
+            doing.cancel()
+            await asyncio.wait({doing})
+            if not doing.cancelled():
+                doing.exception()
+            with contextlib.suppress(Exception):
+                await task.aclose()
+            async with await agent.load_task(task_id) as again:
+                if again.status.is_final:
+                    await again.send_message("And?")
+                else:
+                    await again.start()
+                assert (await again.wait()).status is TaskStatus.COMPLETED
+                assert check_history(again.api_messages) == []
+                lines = shape(again.api_messages)
+                assert lines == await stored(backend, task_id)
+                assert lines.count("user Go.") == 1
+                assert lines.count("user More.") <= 1
+                assert await backend.checkpoints.get(task_id) is None
+                ids = [message.id for message in again.user_messages]
+                assert len(ids) == len(set(ids))
+
+    test()

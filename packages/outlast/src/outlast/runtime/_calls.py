@@ -11,7 +11,7 @@ from outlast.models import ApiMessage, TaskInput, ToolInfo, UserMessage
 from outlast.runtime._core import Core, log, utc_now
 from outlast.runtime._subtasks import StoppedError, Subtasks
 from outlast.runtime.callbacks import Answer, InterruptedCall
-from outlast.runtime.history import INTERRUPTED, result_message
+from outlast.runtime.history import ABORTED, INTERRUPTED, NOT_RUN, result_message
 from outlast.runtime.merging import copy_json
 from outlast.runtime.tools import SubtaskResult, Tool, ToolContext
 
@@ -39,6 +39,10 @@ class Calls:
         self._not_begun: set[str] = set()
         self.is_running = False
         """Whether a tool is at work."""
+
+    def explain_end(self, name: str) -> str:
+        """What became of an open call when the task ended."""
+        return ABORTED if self._has_begun(name) else NOT_RUN
 
     def _has_begun(self, name: str) -> bool:
         """Whether the call of this card may have run."""

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -169,13 +169,18 @@ class Core:
         """What makes a tool's effect harmless to repeat."""
         return digest(self.task_id, message_id, place, call_id)
 
-    def close_calls(self, text: str) -> None:
-        """Answer the calls that are open with an error, so that the conversation can go on."""
+    def close_calls(self, explain: Callable[[str], str]) -> None:
+        """Answer the calls that are open with an error, so that the conversation can go on.
+
+        Args:
+            explain: Says what became of the call of this card.
+        """
         message, calls = self.open_calls()
         if message is None:
             return
         for place, call in calls.items():
             name = self.card_id(message.id, place)
+            text = explain(name)
             self.add_api(result_message(name, call["id"], text, is_error=True))
             card = self.messages.get_user_message(name)
             if card is not None and card.tool_info is not None:
@@ -201,21 +206,40 @@ class Core:
             # Somebody has claimed the run since. That is for the task's owner alone to decide.
             await self.persistence.check_claim(self.claim)
 
-    async def claim_runs(self) -> None:
+    async def claim_runs(self) -> list[Claim]:
         """Fence whoever writes a turn of this task, without touching what was written.
 
         A store that is away costs the protection of the turn in flight, not the task.
         """
+        claims: list[Claim] = []
         if self.store is None:
-            return
+            return claims
         try:
             runs = {self.run_id}
             async for found in self.store.iter_checkpoints(thread_id=self.task_id):
                 runs.add(found.run_id)
-            for run_id in runs:
-                await self.store.claim(run_id, thread_id=self.task_id)
+            claims += [
+                await self.store.claim(run_id, thread_id=self.task_id) for run_id in sorted(runs)
+            ]
         except OutlastError as error:
             log.warning("task %r: its runs could not be claimed: %s", self.task_id, error)
+        return claims
+
+    async def remove_leftovers(self, claims: Iterable[Claim]) -> None:
+        """Remove checkpoints of turns that are over, best effort: a process died between the commit
+        of a turn and the end of its checkpoint, or in a rollback.
+        """
+        for claim in claims:
+            found = claim.checkpoint
+            if self.store is None or found is None or found.thread_id != self.task_id:
+                continue
+            is_committed = self.messages.get_api_message(found.message_id) is not None
+            is_ours = found.run_id == self.run_id
+            if is_committed or (is_ours and found.message_id != self.turn_id()):
+                try:
+                    await self.store.delete(found.run_id, claim=claim)
+                except OutlastError as error:
+                    log.warning("task %r: a checkpoint is left over: %s", self.task_id, error)
 
     def quit(self, reason: OutlastError | None = None) -> None:
         """Save nothing more, and let further changes raise ``reason``."""

@@ -232,7 +232,7 @@ class Agent:
         """`load_task` under a claim that was taken already, such as one with ``at_least``."""
         task_id, persistence = claim.scope.id, self.persistence
         core = Core(self, task_id, claim, callbacks)
-        state, task_input, api_messages, user_messages, _ = await asyncio.gather(
+        state, task_input, api_messages, user_messages, runs = await asyncio.gather(
             persistence.load_task_state(task_id),
             persistence.load_task_input(task_id),
             persistence.load_api_messages(task_id),
@@ -244,6 +244,7 @@ class Agent:
         core.task_input = task_input
         core.states.restore_state(state)
         core.messages.restore_messages(api_messages, user_messages)
+        await core.remove_leftovers(runs)
         inbox = unseen_messages(core)
         repairs = repair_task(core, inbox)
         if context:

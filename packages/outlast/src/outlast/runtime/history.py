@@ -17,6 +17,7 @@ from outlast.runtime.messages import is_empty
 INTERRUPTED = (
     "The call was interrupted: whether it took effect is not known, and it was not run again."
 )
+ABORTED = "The task was aborted: whether the call took effect is not known."
 NOT_RUN = "The call was not run."
 
 _MAX_ID_BYTES = 400
@@ -262,6 +263,7 @@ def _free_id(known: set[str], *parts: str | int) -> str:
 
 
 __all__ = [
+    "ABORTED",
     "INTERRUPTED",
     "NOT_RUN",
     "Repair",

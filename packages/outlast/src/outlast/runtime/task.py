@@ -19,7 +19,7 @@ from outlast.runtime._loop import Loop
 from outlast.runtime._saver import drain
 from outlast.runtime._subtasks import Subtasks
 from outlast.runtime.callbacks import InterruptedCall
-from outlast.runtime.history import NOT_RUN, Repair, text_of
+from outlast.runtime.history import Repair, text_of
 from outlast.runtime.merging import as_blocks
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class Task:
     async def _reactivate(self) -> None:
         await self._join()
         core = self._core
-        core.close_calls(NOT_RUN)
+        core.close_calls(self._calls.explain_end)
         core.messages.end_round()
         await core.drop_checkpoint()
         await self._loop.take_inbox()
@@ -294,7 +294,7 @@ class Task:
             core = self._core
             await self._subtasks.abort_unfinished()
             await core.drop_checkpoint()
-            core.close_calls(NOT_RUN if not self._calls.interrupted() else _ABORTED)
+            core.close_calls(self._calls.explain_end)
             core.messages.end_round()
             await self._loop.finish(TaskStatus.ABORTED)
             self._resolve()
@@ -455,7 +455,5 @@ class Task:
                 work.cancel()
                 await asyncio.wait({work})
 
-
-_ABORTED = "The task was aborted: whether the call took effect is not known."
 
 __all__ = ["Task"]
