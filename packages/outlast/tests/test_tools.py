@@ -141,7 +141,11 @@ async def test_results_become_json_values(result: Any, stored: Any) -> None:
     assert await give({}, CONTEXT) == stored
 
 
-@pytest.mark.parametrize("result", [float("nan"), object(), "\ud800", 10**1001], ids=repr)
+@pytest.mark.parametrize(
+    "result",
+    [float("nan"), object(), "\ud800", 10**1001],
+    ids=["nan", "object", "surrogate", "huge"],
+)
 async def test_a_result_that_cannot_be_stored_is_refused(result: Any) -> None:
     @tool
     async def give() -> Any:
