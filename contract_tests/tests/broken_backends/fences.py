@@ -30,7 +30,7 @@ class DeleteNeverCompares(MemoryDriver):
         await super().remove(scope, fence=forged(self, scope, fence))
 
 
-@mutant("F1", "F4", "F6", "F7", "F8", "F13", "S1", "C1", "C2", "C5", "E2", "X1")
+@mutant("F1", "F2", "F4", "F6", "F7", "F8", "F13", "S1", "C1", "C2", "C5", "E2", "X1")
 class DeleteDropsTheRecord(MemoryDriver):
     """delete removes the record; the next claim starts at 1 again."""
 
@@ -160,7 +160,7 @@ class PutGivesUpSilently(BrokenBackend):
                 return
 
 
-@mutant("E1", "F2", "F6", "F7", "F8", "F10", "F12")
+@mutant("E1", "F2", "F6", "F7", "F8", "F10", "F11", "F12")
 class ARefusedSaveReturns(DriverPersistence):
     """A refused save returns normally."""
 

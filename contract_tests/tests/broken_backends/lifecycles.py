@@ -49,7 +49,7 @@ class DeletionForgetsTheMessages(MemoryDriver):
             record.logs.update(logs)
 
 
-@mutant("C1")
+@mutant("C1", "F7", "A1", "A8")
 class DeletionGoesByTheState(MemoryDriver):
     """delete_task finds what there is of a task by its state, and leaves one without it alone."""
 

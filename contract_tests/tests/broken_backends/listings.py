@@ -94,7 +94,7 @@ class AfterMustExist(MemoryDriver):
         return await super().scan(kind, where=where, after=after, limit=limit)
 
 
-@mutant("L4")
+@mutant("L4", "L1", "L2")
 class AfterIsIncluded(DriverPersistence):
     """A list that goes on behind an id begins with it, unless nothing is left."""
 

@@ -53,7 +53,7 @@ class IntegersPassThroughADouble(_Changed):
         return value
 
 
-@mutant("V2", "A2", "S1")
+@mutant("V2", "A2", "A8", "S1")
 class FloatsThatAreWholeBecomeInts(_Changed):
     """1.0 is stored as 1."""
 
@@ -82,7 +82,7 @@ class KeysAreSorted(_Changed):
         return value
 
 
-@mutant("V3", "L4", "V6", "I1", "I3", "I4")
+@mutant("V3", "A8", "L4", "V6", "I1", "I3", "I4")
 class NulIsRemoved(_Changed):
     """U+0000 is removed before storing."""
 
@@ -90,7 +90,7 @@ class NulIsRemoved(_Changed):
         return value.replace("\x00", "") if isinstance(value, str) else value
 
 
-@mutant("V3", "L4", "V6", "I1", "I4")
+@mutant("V3", "A8", "L4", "V6", "I1", "I4")
 class TextIsEncodedWithReplacement(_Changed):
     """Text is encoded with errors='replace' into a smaller character set."""
 
