@@ -8,6 +8,7 @@ and an object that belongs to another scope (`CorruptDataError`).
 import struct
 import zlib
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -126,14 +127,11 @@ def decode_entries(data: bytes, place: str) -> list[Entry]:
     """The entries of a whole piece."""
     table, body = _open(data, "entries", place, whole=True)
     ids, sizes = _ids_table(table, place)
-    if sum(sizes) != len(body):
+    if sum(sizes) != len(body) or min(sizes, default=0) < 0:
         raise CorruptDataError(f"{place} contradicts itself: {len(body)} bytes of entries")
-    entries: list[Entry] = []
-    start = 0
-    for entry_id, size in zip(ids, sizes, strict=True):
-        entries.append(Entry(entry_id, bytes(body[start : start + size])))
-        start += size
-    return entries
+    ends = list(accumulate(sizes, initial=len(data) - len(body)))
+    parts = [data[start:end] for start, end in pairwise(ends)]
+    return list(map(Entry, ids, parts))
 
 
 def decode_ids(prefix: bytes, place: str) -> list[str]:
