@@ -6,6 +6,7 @@ function on that queue (H-Q2, H-Q3).
 """
 
 import asyncio
+import contextlib
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
@@ -38,7 +39,7 @@ _INTERRUPT_AGAIN: Final = 0.01
 
 
 class _Queue(Protocol):
-    def put_nowait(self, item: tuple[asyncio.Future[Any], Callable[[], Any]], /) -> None: ...
+    def put_nowait(self, item: tuple[None, Callable[[], Any]], /) -> None: ...
 
 
 class Lane:
@@ -58,8 +59,12 @@ class Lane:
         self._file: tuple[int, int] | None = None
         self.path = path
         """The database file; ``None`` in memory."""
-        self.pending = 0
-        """Calls on the queue, the running one included."""
+        self._under_way: set[Call[Any]] = set()
+
+    @property
+    def pending(self) -> int:
+        """How many calls are on the queue, the running one included."""
+        return len(self._under_way)
 
     @classmethod
     async def check_out(
@@ -81,6 +86,9 @@ class Lane:
 
     async def give_back(self) -> None:
         """Return the connection to the pool with the settings that it had, or not at all."""
+        # Only where the loop of the caller has ended there are any: nobody waits for them.
+        for call in self._under_way:
+            call.stop()
         try:
             await self.read(partial(_restore, self._db, self._before))
         except OutlastError:
@@ -100,9 +108,9 @@ class Lane:
 
     async def _run(self, call: Call[ResultT]) -> ResultT:
         done: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
-        done.add_done_callback(self._finished)
-        self.pending += 1
-        self._queue.put_nowait((done, call))
+        done.add_done_callback(partial(self._finished, call))
+        self._under_way.add(call)
+        self._queue.put_nowait((None, partial(_answer, call, done)))
         try:
             try:
                 async with asyncio.timeout(self._timeout * _LIMIT):
@@ -125,8 +133,8 @@ class Lane:
     def _too_slow(self, consequence: str) -> str:
         return f"no answer within {self._timeout * _LIMIT:g} s; {consequence}"
 
-    def _finished(self, done: asyncio.Future[Any]) -> None:
-        self.pending -= 1
+    def _finished(self, call: Call[Any], done: asyncio.Future[Any]) -> None:
+        self._under_way.discard(call)
         done.exception()  # Retrieved here, since the caller may have been cancelled.
 
     def watch_file(self) -> None:
@@ -151,6 +159,30 @@ class Lane:
                 f"the database file {self.path!r} was removed or replaced while it was open; close "
                 "the backend and open it again"
             )
+
+
+def _answer(call: Call[ResultT], done: asyncio.Future[ResultT]) -> None:
+    """Run a call in the connection's thread, and tell its loop.
+
+    aiosqlite's own way to tell ends the thread if that loop has ended, and with it all who wait.
+    """
+    answer: ResultT | None = None
+    error: BaseException | None = None
+    try:
+        answer = call()
+    except BaseException as raised:  # noqa: BLE001 - the loop is told
+        error = raised
+    with contextlib.suppress(RuntimeError):
+        done.get_loop().call_soon_threadsafe(_settle, done, answer, error)
+
+
+def _settle(done: asyncio.Future[Any], answer: object, error: BaseException | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(answer)
+    else:
+        done.set_exception(error)
 
 
 async def _break_off(call: Call[Any], done: asyncio.Future[Any], seconds: float) -> None:
