@@ -15,10 +15,12 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 from outlast.retry import backoff
 from outlast_sql._errors import BUSY, primary_code
-from outlast_sql._reads import Database
+from outlast_sql._reads import Database, Dialect
 
 ResultT = TypeVar("ResultT")
 Work = Callable[[Database], ResultT]
+
+SQLITE: Final = Dialect(now="NULL", insert_or_ignore="INSERT OR IGNORE")
 
 _ROWS: Final = 200
 """Rows that are written without a look at whether the call was stopped."""
@@ -62,6 +64,8 @@ class Call(Generic[ResultT]):
     """
 
     __slots__ = ("_deadline", "_running", "_seat", "_stopped", "_work", "committing")
+
+    dialect = SQLITE
 
     def __init__(self, seat: Seat, work: Work[ResultT], patience: float) -> None:
         self._seat = seat

@@ -27,13 +27,19 @@ from outlast.driver import (
 )
 from outlast.errors import ConfigurationError
 from outlast.url import redact, scheme_of
-from outlast_sql import _mutations, _reads
+from outlast_sql import _mutations, _reads, _sweeping
+from outlast_sql._reads import Dialect, Query
 from outlast_sql._schema import KIND_CODES, LOG_CODES, REGISTER_CODES
 
 ResultT = TypeVar("ResultT")
 Step = Callable[[Any], ResultT]
 
-_DIALECTS: Final[Mapping[str, str]] = {"sqlite": "outlast_sql._sqlite:SqliteDriver"}
+_DIALECTS: Final[Mapping[str, str]] = {
+    "mariadb": "outlast_sql._mysql:MysqlDriver",
+    "mysql": "outlast_sql._mysql:MysqlDriver",
+    "postgresql": "outlast_sql._postgres:PostgresDriver",
+    "sqlite": "outlast_sql._sqlite:SqliteDriver",
+}
 """SQLAlchemy's name of a dialect, and the driver for it."""
 
 
@@ -48,6 +54,7 @@ class SqlDriver(Driver):
 
     options: ClassVar[frozenset[str]] = frozenset()
     """The dialect's own options."""
+    dialect: ClassVar[Dialect]
 
     def __init__(
         self, *, namespace: str, timeout: float = 10.0, engine: AsyncEngine | None = None
@@ -110,8 +117,8 @@ class SqlDriver(Driver):
         """`from_engine` of the dialect."""
 
     @abc.abstractmethod
-    async def _read(self, step: Step[ResultT]) -> ResultT:
-        """Run a step that reads by a single statement."""
+    async def _read(self, query: Query[ResultT]) -> ResultT:
+        """Run a query."""
 
     @abc.abstractmethod
     async def _mutate(self, step: Step[ResultT]) -> ResultT:
@@ -137,7 +144,7 @@ class SqlDriver(Driver):
 
     async def read(self, scope: Scope, register: str) -> Value:
         return await self._read(
-            partial(_reads.read, key=self._key(scope), register=REGISTER_CODES[register])
+            _reads.read(self.dialect, self._key(scope), REGISTER_CODES[register])
         )
 
     async def write(
@@ -164,9 +171,7 @@ class SqlDriver(Driver):
         )
 
     async def load(self, scope: Scope, log: str, *, last: int | None = None) -> list[Entry]:
-        return await self._read(
-            partial(_reads.load, key=self._key(scope), log=LOG_CODES[log], last=last)
-        )
+        return await self._read(_reads.load(self._key(scope), LOG_CODES[log], last))
 
     async def append(
         self,
@@ -206,29 +211,27 @@ class SqlDriver(Driver):
 
     async def scan(self, kind: ScopeKind, *, where: Where, after: str | None, limit: int) -> Page:
         return await self._read(
-            partial(
-                _reads.scan,
-                namespace=self._namespace,
-                kind=KIND_CODES[kind],
-                register=REGISTER_CODES[PRIMARY[kind]],
-                where=where,
-                after=after,
-                limit=limit,
+            _reads.scan(
+                self.dialect,
+                self._namespace,
+                KIND_CODES[kind],
+                REGISTER_CODES[PRIMARY[kind]],
+                where,
+                after,
+                limit,
             )
         )
 
     async def sweep(
         self, *, older_than: float, limit: int, dry_run: bool, after: str | None
     ) -> SweepPage:
-        step = partial(
-            _mutations.sweep,
-            namespace=self._namespace,
-            older_than=older_than,
-            limit=limit,
-            after=after,
-            dry_run=dry_run,
+        query = _sweeping.stale(self.dialect, self._namespace, older_than, limit, after)
+        if dry_run:
+            found = await self._read(query)
+            return _sweeping.page_of(found, len(found), limit)
+        return await self._mutate(
+            partial(_sweeping.sweep, namespace=self._namespace, query=query, limit=limit)
         )
-        return await (self._read(step) if dry_run else self._mutate(step))
 
 
 def _driver_of(dialect: str, source: str) -> type[SqlDriver]:

@@ -1,12 +1,14 @@
 """Mutations, as they run inside their transaction; SQL that every dialect takes.
 
 A mutation runs on a blocking connection from start to end, and the transaction around it excludes
-other mutations of the scope from its first statement on. Decisions are those of `outlast.driver`,
-taken in Python between two statements.
+other mutations of the scope from its first statement on: where a transaction by itself does not
+exclude others, that statement locks the scope's row. Decisions are those of `outlast.driver`, taken
+in Python between two statements.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from operator import index as whole
+from typing import Any, Final, NamedTuple
 
 from outlast.driver import (
     Entry,
@@ -14,7 +16,6 @@ from outlast.driver import (
     Index,
     PreconditionFailedError,
     StoredFence,
-    SweepPage,
     Value,
     admit,
     next_claim,
@@ -29,6 +30,7 @@ from outlast_sql._reads import (
     microseconds,
     read,
 )
+from outlast_sql._schema import REGISTERS_OF_KIND
 
 
 class Head(NamedTuple):
@@ -47,16 +49,24 @@ class Head(NamedTuple):
     @property
     def fence(self) -> StoredFence:
         try:
-            return StoredFence(self.epoch, self.claim_id.decode(), self.seq, self.op.decode())
+            # SQLite keeps in a column of numbers whatever is put there.
+            whole(self.tail)
+            return StoredFence(
+                whole(self.epoch), self.claim_id.decode(), whole(self.seq), self.op.decode()
+            )
         except NOT_AS_WRITTEN as error:
             raise damaged("outlast_scope", error) from error
 
+
+_LIST: Final = 500
+"""Parameters in one list; SQLite's oldest limit for a statement is 999."""
 
 _FIND = """
 SELECT sid, epoch, claim_id, seq, op, tail, parent, status, empty_since FROM outlast_scope
 WHERE namespace = ? AND kind = ? AND id = ?
 """
 _FLOOR = "SELECT epoch, version FROM outlast_floor WHERE namespace = ?"
+_FIRST_FLOOR = " INTO outlast_floor (namespace, epoch, version) VALUES (?, 0, 0) "
 _CREATE = """
 INSERT INTO outlast_scope
 (namespace, kind, id, epoch, claim_id, seq, op, tail, parent, updated_at, empty_since)
@@ -87,43 +97,63 @@ _HOLDS_REGISTER = (
 )
 _HOLDS_VALUE = "SELECT 1 FROM outlast_register WHERE sid = ? AND data IS NOT NULL LIMIT 1"
 
-_ENTRY = "SELECT data FROM outlast_entry WHERE sid = ? AND log = ? AND entry_id = ?"
-_HAS_ENTRY = "SELECT 1 FROM outlast_entry WHERE sid = ? AND log = ? AND entry_id = ?"
+_KNOWN = "SELECT entry_id, data FROM outlast_entry WHERE sid = ? AND log = ? AND entry_id IN "
+_COUNT = "SELECT COUNT(*) FROM outlast_entry WHERE sid = ? AND log = ? AND entry_id IN "
 _HOLDS_ENTRY = "SELECT 1 FROM outlast_entry WHERE sid = ? LIMIT 1"
 _ADD = "INSERT INTO outlast_entry (sid, log, pos, entry_id, data) VALUES (?, ?, ?, ?, ?)"
 _EMPTY = "DELETE FROM outlast_entry WHERE sid = ? AND log = ?"
 
-_STALE = """
-SELECT empty_since, sid, epoch,
-(SELECT COALESCE(MAX(r.version), 0) FROM outlast_register r WHERE r.sid = s.sid)
-FROM outlast_scope s WHERE namespace = ? AND empty_since <= ? AND empty_since >= ?
-AND (empty_since > ? OR sid > ?) ORDER BY empty_since, sid LIMIT ?
-"""
-_RAISE = "UPDATE outlast_floor SET epoch = ?, version = ? WHERE namespace = ?"
-_RAISE_FIRST = "INSERT INTO outlast_floor (epoch, version, namespace) VALUES (?, ?, ?)"
-
 
 def _find(db: Database, key: Key) -> Head | None:
-    row = db.execute(_FIND, key).fetchone()
+    row = db.execute(_FIND + db.dialect.for_update, key).fetchone()
     return None if row is None else Head(*row)
 
 
-def _floor(db: Database, namespace: bytes) -> tuple[int, int]:
-    """The epoch and the version of registers that no swept record was above."""
-    row = db.execute(_FLOOR, (namespace,)).fetchone()
-    return (0, 0) if row is None else (row[0], row[1])
+def _now(db: Database) -> int:
+    if db.dialect.now == "NULL":
+        return microseconds()
+    now: int = db.execute(f"SELECT {db.dialect.now}").fetchone()[0]
+    return now
+
+
+def make_floor(db: Database, namespace: bytes) -> None:
+    db.execute(db.dialect.insert_or_ignore + _FIRST_FLOOR + db.dialect.on_conflict, (namespace,))
+
+
+def floor(db: Database, namespace: bytes, lock: str = "") -> tuple[int, int]:
+    """The epoch and the version of registers that no swept record was above.
+
+    ``lock``: the end of the statement, if nobody else may raise it until the transaction ends.
+    """
+    row = db.execute(_FLOOR + lock, (namespace,)).fetchone()
+    if row is None and lock:
+        make_floor(db, namespace)  # What is not there cannot be locked.
+        row = db.execute(_FLOOR + lock, (namespace,)).fetchone()
+    try:
+        return (0, 0) if row is None else (whole(row[0]), whole(row[1]))
+    except NOT_AS_WRITTEN as error:
+        raise damaged("outlast_floor", error) from error
 
 
 def _create(db: Database, key: Key, fence: StoredFence, parent: bytes | None, now: int) -> Head:
+    """Make a record with its registers, empty: a statement that finds the one finds the others."""
     claim_id, op = fence.claim_id.encode(), fence.op.encode()
+    # Raised by a sweep from now on, it would not be below the record.
+    version = floor(db, key.namespace, db.dialect.for_share)[1]
     db.execute(_CREATE, (*key, fence.epoch, claim_id, op, parent, now))
     head = _find(db, key)
     assert head is not None
+    registers = REGISTERS_OF_KIND[key.kind]
+    db.executemany(_SET_FIRST, [(version, now, None, head.sid, register) for register in registers])
     return head
 
 
-def _find_or_create(db: Database, key: Key, head: Head | None, now: int) -> Head:
-    return head or _create(db, key, StoredFence(), None, now)
+def _version(db: Database, sid: int, register: int) -> int | None:
+    row = db.execute(_VERSION, (sid, register)).fetchone()
+    try:
+        return None if row is None else whole(row[0])
+    except NOT_AS_WRITTEN as error:
+        raise damaged("outlast_register", error) from error
 
 
 def _admitted(head: Head | None, fence: Fence | None) -> bool:
@@ -146,11 +176,12 @@ def claim(
     """`Driver.claim`; ``register`` is the primary one."""
     head = _find(db, key)
     stored = None if head is None else head.fence
-    fence = next_claim(stored, claim_id, at_least, _floor(db, key.namespace)[0])
-    now = microseconds()
+    lowest = floor(db, key.namespace, db.dialect.for_share if head is None else "")[0]
+    fence = next_claim(stored, claim_id, at_least, lowest)
+    now = _now(db)
     if head is None:
         _create(db, key, fence, encoded(parent), now)
-        return read(db, key, register)
+        return read(db.dialect, key, register)(db)
     filed = encoded(parent)
     if filed is None or db.execute(_HOLDS_REGISTER, (head.sid, register)).fetchone():
         filed = head.parent  # Data are filed under what came with them.
@@ -160,7 +191,7 @@ def claim(
         db.execute(_CLAIM, (*claimed, filed, empty_since, head.sid))
     elif filed != head.parent:
         db.execute(_REINDEX, (filed, head.status, head.sid))
-    return read(db, key, register)
+    return read(db.dialect, key, register)(db)
 
 
 def write(
@@ -177,18 +208,20 @@ def write(
     """`Driver.write`."""
     head = _find(db, key)
     admitted = _admitted(head, fence)
-    row = head and db.execute(_VERSION, (head.sid, register)).fetchone()
-    version: int = row[0] if row else 0
+    known = None if head is None else _version(db, head.sid, register)
+    version = known or 0
     if not admitted:
         return version
     if if_version is not None and if_version != version:
         raise PreconditionFailedError(f"the register has version {version}, not {if_version}")
     if head is None and data is None:
         return 0
-    now = microseconds()
-    head = _find_or_create(db, key, head, now)
-    version = (version if row else _floor(db, key.namespace)[1]) + 1
-    db.execute(_SET if row else _SET_FIRST, (version, now, data, head.sid, register))
+    now = _now(db)
+    if head is None:
+        head = _create(db, key, StoredFence(), None, now)
+        known = _version(db, head.sid, register)
+    version = (floor(db, key.namespace)[1] if known is None else known) + 1
+    db.execute(_SET_FIRST if known is None else _SET, (version, now, data, head.sid, register))
     empty_since = now if data is None and _is_empty(db, head.sid) else None
     _advance(
         db, head, fence, empty_since, index=_new_index(head, data, index, is_primary=is_primary)
@@ -241,25 +274,44 @@ def append(
             raise PreconditionFailedError("an entry is not in the log any more")
         if not new:
             return []
-        head = _find_or_create(db, key, head, microseconds())
+        head = _create(db, key, StoredFence(), None, _now(db))
     else:
-        for entry_id in present:
-            if db.execute(_HAS_ENTRY, (head.sid, log, entry_id.encode())).fetchone() is None:
-                raise PreconditionFailedError("an entry is not in the log any more")
-        known = list(_known(db, head.sid, log, new))
+        _check_present(db, head.sid, log, present)
+        known = _known(db, head.sid, log, new)
         if known:
             return known
     _add(db, head, log, new)
-    empty_since = microseconds() if not new and head.empty_since is not None else None
+    empty_since = _now(db) if not new and head.empty_since is not None else None
     _advance(db, head, fence, empty_since, tail=head.tail + len(new))
     return []
 
 
-def _known(db: Database, sid: int, log: int, new: Sequence[Entry]) -> Iterable[Entry]:
-    for entry in new:
-        row = db.execute(_ENTRY, (sid, log, entry.id.encode())).fetchone()
-        if row is not None:
-            yield Entry(entry.id, row[0])
+def _check_present(db: Database, sid: int, log: int, present: Sequence[str]) -> None:
+    for some in parts([entry_id.encode() for entry_id in present]):
+        found = db.execute(_COUNT + list_of(some), (sid, log, *some)).fetchone()[0]
+        if found != len(some):
+            raise PreconditionFailedError("an entry is not in the log any more")
+
+
+def _known(db: Database, sid: int, log: int, new: Sequence[Entry]) -> list[Entry]:
+    """The stored entries of the same ids, in the order of ``new``."""
+    found: dict[bytes, bytes] = {}
+    for some in parts([entry.id.encode() for entry in new]):
+        found.update(db.execute(_KNOWN + list_of(some), (sid, log, *some)).fetchall())
+    if not found:
+        return []
+    ids = ((entry.id, entry.id.encode()) for entry in new)
+    return [Entry(text, found[key]) for text, key in ids if key in found]
+
+
+def parts(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Parts that are short enough for a list of parameters, in any database."""
+    for start in range(0, len(items), _LIST):
+        yield items[start : start + _LIST]
+
+
+def list_of(items: Sequence[Any]) -> str:
+    return f"({', '.join('?' * len(items))})"
 
 
 def _add(db: Database, head: Head, log: int, new: Sequence[Entry]) -> None:
@@ -281,8 +333,9 @@ def replace(db: Database, key: Key, log: int, new: Sequence[Entry], fence: Fence
     head = _find(db, key)
     if not _admitted(head, fence) or (head is None and not new):
         return
-    now = microseconds()
-    head = _find_or_create(db, key, head, now)
+    now = _now(db)
+    if head is None:
+        head = _create(db, key, StoredFence(), None, now)
     db.execute(_EMPTY, (head.sid, log))
     _add(db, head, log, new)
     empty_since = now if not new and _is_empty(db, head.sid) else None
@@ -294,37 +347,7 @@ def remove(db: Database, key: Key, fence: Fence | None) -> None:
     head = _find(db, key)
     if not _admitted(head, fence) or head is None:
         return
-    now = microseconds()
+    now = _now(db)
     db.execute("DELETE FROM outlast_entry WHERE sid = ?", (head.sid,))
     db.execute(_CLEAR, (now, head.sid))
     _advance(db, head, fence, now, index=Index(parent=decoded(head.parent)))
-
-
-def sweep(
-    db: Database,
-    namespace: bytes,
-    older_than: float,
-    limit: int,
-    after: str | None,
-    *,
-    dry_run: bool,
-) -> SweepPage:
-    """`Driver.sweep`; there are no left-overs, since a crash rolls back."""
-    before = microseconds() - round(older_than * 1e6)
-    since, number = (int(part) for part in (after or "0:0").split(":"))
-    stale = db.execute(_STALE, (namespace, before, since, since, number, limit)).fetchall()
-    if stale and not dry_run:
-        _raise_floor(db, namespace, max(row[2] for row in stale), max(row[3] for row in stale))
-        numbers = [(sid,) for _, sid, _, _ in stale]
-        db.executemany("DELETE FROM outlast_register WHERE sid = ?", numbers)
-        db.executemany("DELETE FROM outlast_scope WHERE sid = ?", numbers)
-    following = f"{stale[-1][0]}:{stale[-1][1]}" if stale and len(stale) >= limit else None
-    return SweepPage(tombstones=len(stale), debris=0, next=following)
-
-
-def _raise_floor(db: Database, namespace: bytes, epoch: int, version: int) -> None:
-    row = db.execute(_FLOOR, (namespace,)).fetchone()
-    if row is None:
-        db.execute(_RAISE_FIRST, (epoch, version, namespace))
-    else:
-        db.execute(_RAISE, (max(epoch, row[0]), max(version, row[1]), namespace))

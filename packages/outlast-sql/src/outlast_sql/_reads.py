@@ -2,10 +2,32 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple, Protocol, cast
+from operator import index
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from outlast.driver import Entry, Item, Page, StoredFence, Value, Where
 from outlast.errors import CorruptDataError
+
+ResultT = TypeVar("ResultT")
+Row = Sequence[Any]
+
+
+class Dialect(NamedTuple):
+    """What differs between the dialects in the shared statements.
+
+    Attributes:
+        now: The store's clock in microseconds, as an expression; ``NULL``: that of this process.
+        for_update: Ends a SELECT that locks its rows for a change.
+        for_share: Ends a SELECT that keeps its rows from being changed.
+        insert_or_ignore: Begins an INSERT that does nothing if the row is there.
+        on_conflict: Ends it.
+    """
+
+    now: str
+    for_update: str = ""
+    for_share: str = ""
+    insert_or_ignore: str = "INSERT"
+    on_conflict: str = ""
 
 
 class Result(Protocol):
@@ -18,8 +40,27 @@ class Result(Protocol):
 class Database(Protocol):
     """A blocking connection: the part of sqlite3's that the steps use, ``?`` for parameters."""
 
+    @property
+    def dialect(self) -> Dialect: ...
     def execute(self, sql: str, parameters: Sequence[Any] = ..., /) -> Result: ...
     def executemany(self, sql: str, parameters: Iterable[Sequence[Any]], /) -> object: ...
+
+
+class Query(Generic[ResultT]):
+    """One statement that reads, and what its rows mean."""
+
+    __slots__ = ("decode", "parameters", "sql")
+
+    def __init__(
+        self, sql: str, parameters: Sequence[Any], decode: Callable[[list[Any]], ResultT]
+    ) -> None:
+        self.sql = sql
+        self.parameters = parameters
+        self.decode = decode
+
+    def __call__(self, db: Database) -> ResultT:
+        """Run it on a blocking connection."""
+        return self.decode(db.execute(self.sql, self.parameters).fetchall())
 
 
 class Key(NamedTuple):
@@ -31,8 +72,8 @@ class Key(NamedTuple):
 
 
 _READ = """
-SELECT r.data, COALESCE(r.version, 0), r.changed_at, s.epoch, s.claim_id, s.seq, s.op, s.parent
-FROM outlast_scope s LEFT JOIN outlast_register r ON r.sid = s.sid AND r.register = ?
+SELECT r.data, COALESCE(r.version, 0), r.changed_at, s.epoch, s.claim_id, s.seq, s.op, s.parent,
+{now} FROM outlast_scope s LEFT JOIN outlast_register r ON r.sid = s.sid AND r.register = ?
 WHERE s.namespace = ? AND s.kind = ? AND s.id = ?
 """
 _LOAD = """
@@ -73,33 +114,43 @@ def damaged(table: str, error: Exception) -> CorruptDataError:
     )
 
 
-def _value(row: Sequence[Any], now: int) -> Value:
-    data, version, changed_at, epoch, claim_id, seq, op, parent = row
+def _value(row: Row) -> Value:
+    data, version, changed_at, epoch, claim_id, seq, op, parent, now = row
+    if data is not None and now is None:
+        now = microseconds()
+    # SQLite keeps in a column of numbers whatever is put there.
+    return Value(
+        data,
+        index(version),
+        0.0 if data is None else max(0, now - index(changed_at)) / 1e6,
+        StoredFence(index(epoch), claim_id.decode(), index(seq), op.decode()),
+        decoded(parent),
+    )
+
+
+def value_of(rows: Sequence[Row]) -> Value:
+    """The value in the rows that `read` gets: one, or none."""
+    if not rows:
+        return Value()
     try:
-        return Value(
-            data,
-            version,
-            0.0 if data is None else max(0, now - changed_at) / 1e6,
-            StoredFence(epoch, claim_id.decode(), seq, op.decode()),
-            decoded(parent),
-        )
+        return _value(rows[0])
     except NOT_AS_WRITTEN as error:
         raise damaged("outlast_scope or outlast_register", error) from error
 
 
-def read(db: Database, key: Key, register: int) -> Value:
+def read(dialect: Dialect, key: Key, register: int) -> Query[Value]:
     """`Driver.read`."""
-    row = db.execute(_READ, (register, *key)).fetchone()
-    return Value() if row is None else _value(row, microseconds())
+    return Query(_READ.format(now=dialect.now), (register, *key), value_of)
 
 
-def load(db: Database, key: Key, log: int, last: int | None) -> list[Entry]:
+def load(key: Key, log: int, last: int | None) -> Query[list[Entry]]:
     """`Driver.load`."""
     if last is None:
-        rows = db.execute(_LOAD, (*key, log)).fetchall()
-    else:
-        rows = db.execute(_LOAD_LAST, (*key, log, last)).fetchall()
-        rows.reverse()
+        return Query(_LOAD, (*key, log), _entries)
+    return Query(_LOAD_LAST, (*key, log, last), lambda rows: _entries(rows[::-1]))
+
+
+def _entries(rows: list[Any]) -> list[Entry]:
     try:
         return [_new(Entry, (entry_id.decode(), data)) for entry_id, data in rows]
     except NOT_AS_WRITTEN as error:
@@ -107,14 +158,14 @@ def load(db: Database, key: Key, log: int, last: int | None) -> list[Entry]:
 
 
 def scan(
-    db: Database,
+    dialect: Dialect,
     namespace: bytes,
     kind: int,
     register: int,
     where: Where,
     after: str | None,
     limit: int,
-) -> Page:
+) -> Query[Page]:
     """`Driver.scan`, of scopes whose primary register is ``register``."""
     conditions = ["s.namespace = ?", "s.kind = ?"]
     parameters: list[object] = [register, namespace, kind]
@@ -131,14 +182,16 @@ def scan(
         conditions.append("r.data IS NOT NULL")
     sql = (
         "SELECT r.data, COALESCE(r.version, 0), r.changed_at, s.epoch, s.claim_id, s.seq, s.op,"
-        " s.parent, s.id FROM outlast_scope s LEFT JOIN outlast_register r"
+        f" s.parent, {dialect.now}, s.id FROM outlast_scope s LEFT JOIN outlast_register r"
         f" ON r.sid = s.sid AND r.register = ? WHERE {' AND '.join(conditions)}"
         " ORDER BY s.id LIMIT ?"
     )
-    rows = db.execute(sql, (*parameters, limit)).fetchall()
-    now = microseconds()
+    return Query(sql, (*parameters, limit), lambda rows: _page(rows, limit))
+
+
+def _page(rows: list[Any], limit: int) -> Page:
     try:
-        items = [Item(row[-1].decode(), _value(row[:-1], now)) for row in rows]
+        items = [Item(row[-1].decode(), _value(row[:-1])) for row in rows]
     except NOT_AS_WRITTEN as error:
         raise damaged("outlast_scope", error) from error
     return Page(items, items[-1].id if items and len(items) >= limit else None)

@@ -9,7 +9,7 @@ There are no foreign keys: every mutation starts at the scope's row, in one tran
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -27,13 +27,17 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import CreateIndex, CreateTable
 from sqlalchemy.types import TypeEngine
 
-from outlast.driver import ScopeKind
+from outlast.driver import REGISTERS, ScopeKind
 
 SCHEMA_VERSION: Final = 1
 """Raised by every change of the tables; a store of a newer version is refused (V8)."""
 
 KIND_CODES: Final[Mapping[ScopeKind, int]] = {"task": 0, "run": 1}
 REGISTER_CODES: Final[Mapping[str, int]] = {"state": 0, "input": 1, "checkpoint": 2}
+REGISTERS_OF_KIND: Final[Mapping[int, tuple[int, ...]]] = {
+    code: tuple(REGISTER_CODES[name] for name in REGISTERS[kind])
+    for kind, code in KIND_CODES.items()
+}
 LOG_CODES: Final[Mapping[str, int]] = {"api": 0, "user": 1}
 
 _ID_BYTES = 512
@@ -48,11 +52,14 @@ def _payload() -> TypeEngine[bytes]:
 
 
 metadata: Final = MetaData()
+_ENGINE: Final[dict[str, Any]] = {"mysql_engine": "InnoDB"}
+"""Another one of MySQL's may know no transactions, and be the default of a server."""
 
 schema: Final = Table(
     "outlast_schema",
     metadata,
     Column("version", Integer, primary_key=True, autoincrement=False),
+    **_ENGINE,
 )
 
 floors: Final = Table(
@@ -62,6 +69,7 @@ floors: Final = Table(
     Column("epoch", BigInteger, nullable=False),
     Column("version", BigInteger, nullable=False),
     comment="Per namespace, what no swept scope was above (C5); no row means 0",
+    **_ENGINE,
 )
 
 scopes: Final = Table(
@@ -84,6 +92,7 @@ scopes: Final = Table(
     Column("updated_at", BigInteger, nullable=False, comment="Microseconds, the writer's clock"),
     Column("empty_since", BigInteger, comment="Last change of a record without data; else NULL"),
     UniqueConstraint("namespace", "kind", "id", name="outlast_scope_id"),
+    **_ENGINE,
 )
 
 registers: Final = Table(
@@ -94,6 +103,7 @@ registers: Final = Table(
     Column("version", BigInteger, nullable=False),
     Column("changed_at", BigInteger, nullable=False, comment="Microseconds, the store's clock"),
     Column("data", _payload()),
+    **_ENGINE,
 )
 
 entries: Final = Table(
@@ -105,6 +115,7 @@ entries: Final = Table(
     Column("entry_id", _bytes(_ID_BYTES), nullable=False),
     Column("data", _payload(), nullable=False),
     UniqueConstraint("sid", "log", "entry_id", name="outlast_entry_id"),
+    **_ENGINE,
 )
 
 
@@ -124,9 +135,10 @@ _scope_index("outlast_scope_parent", "parent", "kind", "id")
 _scope_index("outlast_scope_empty", "empty_since")
 
 
-def create_statements(dialect: Dialect) -> Iterator[str]:
+def create_statements(dialect: Dialect, *, if_not_exists: bool = False) -> Iterator[str]:
     """The statements that create all tables and indexes in ``dialect``."""
     for table in metadata.sorted_tables:
-        yield str(CreateTable(table).compile(dialect=dialect))
+        yield str(CreateTable(table, if_not_exists=if_not_exists).compile(dialect=dialect))
         for index in sorted(table.indexes, key=lambda index: str(index.name)):
-            yield str(CreateIndex(index).compile(dialect=dialect))
+            create = CreateIndex(index, if_not_exists=if_not_exists)
+            yield str(create.compile(dialect=dialect))

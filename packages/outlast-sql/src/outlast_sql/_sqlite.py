@@ -5,6 +5,7 @@ import importlib.util
 import os
 import sqlite3
 from collections.abc import Mapping, Sequence
+from operator import index
 from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -22,10 +23,11 @@ from outlast.errors import (
 )
 from outlast.filesystem import network_mount
 from outlast.url import parse_url, redact
+from outlast_sql._calls import SQLITE
 from outlast_sql._driver import SqlDriver, Step
 from outlast_sql._errors import not_set_up, translate
 from outlast_sql._lane import Lane
-from outlast_sql._reads import Database
+from outlast_sql._reads import NOT_AS_WRITTEN, Database, damaged
 from outlast_sql._schema import SCHEMA_VERSION, create_statements, metadata
 
 ResultT = TypeVar("ResultT")
@@ -69,6 +71,7 @@ class SqliteDriver(SqlDriver):
     """
 
     name = "sqlite"
+    dialect = SQLITE
 
     def __init__(
         self,
@@ -227,9 +230,9 @@ class SqliteDriver(SqlDriver):
             raise ClosedError("the driver is not set up, or closed")
         return self._lanes[number]
 
-    async def _read(self, step: Step[ResultT]) -> ResultT:
+    async def _read(self, query: Step[ResultT]) -> ResultT:
         readers = self._lanes[1:] or [self._lane(0)]
-        return await min(readers, key=lambda lane: lane.pending).read(step)
+        return await min(readers, key=lambda lane: lane.pending).read(query)
 
     async def _mutate(self, step: Step[ResultT]) -> ResultT:
         return await self._lane(0).mutate(step)
@@ -319,8 +322,11 @@ def _version(db: Database) -> int | None:
         raise ConfigurationError(
             f"the database has lost its table {min(missing)!r}; restore a backup"
         )
-    version: int | None = db.execute("SELECT MAX(version) FROM outlast_schema").fetchone()[0]
-    return version
+    version = db.execute("SELECT MAX(version) FROM outlast_schema").fetchone()[0]
+    try:
+        return None if version is None else index(version)
+    except NOT_AS_WRITTEN as error:
+        raise damaged("outlast_schema", error) from error
 
 
 def _switch_to_wal(db: Database) -> None:
