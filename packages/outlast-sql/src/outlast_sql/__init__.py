@@ -1,4 +1,4 @@
-"""SQL databases as a store for outlast; SQLite so far.
+"""SQL databases as a store for outlast: SQLite, PostgreSQL, MySQL and MariaDB.
 
 ``outlast.open_backend("sqlite:///agent.db")`` needs nothing from here; `SqlBackend` takes an engine
 of SQLAlchemy that the application has already.

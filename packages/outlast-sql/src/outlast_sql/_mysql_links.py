@@ -1,0 +1,152 @@
+"""Connections to MySQL and MariaDB through asyncmy.
+
+Statements are prepared on the server: their values travel as they are, in packets of their own size
+and whatever the server's rules for quoting are (H-Q16).
+"""
+
+import asyncio
+import contextlib
+import importlib
+import re
+import ssl
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final
+
+from outlast.errors import ConfigurationError, OutlastError
+from outlast.url import StoreURL, redact
+from outlast_sql._links import CLOSING_SECONDS, Link, abandon_transport
+from outlast_sql._mysql_errors import errno_of, is_end
+from outlast_sql._reads import Row
+
+OPTIONS: Final = frozenset({"ssl", "ssl_ca", "ssl_cert", "ssl_check_hostname", "ssl_key"})
+"""In the URL; SQLAlchemy's names."""
+
+_KEPT: Final = 64
+"""Statements that a connection keeps prepared."""
+_GROUPS: Final = (32, 8, 1)
+"""How many rows one INSERT takes: few statements serve all numbers."""
+_GROUP_BYTES: Final = 1 << 20
+_COMMA_ONE: Final = r"\1, "
+_VALUES: Final = re.compile(r"VALUES (\([^()]*\))\s*$")
+
+
+class AsyncmyLink(Link):
+    """A connection of asyncmy."""
+
+    begin = "START TRANSACTION"
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._statements: dict[str, Any] = {}
+        self._autocommit = True
+
+    async def borrowed(self) -> None:
+        self._autocommit = self._connection.get_autocommit()
+        await self._connection.autocommit(True)  # noqa: FBT003 - its only form
+
+    async def returned(self) -> None:
+        await self._connection.autocommit(self._autocommit)
+
+    async def fetch(self, sql: str, parameters: Sequence[Any] = ()) -> Sequence[Row]:
+        statement = self._statements.get(sql)
+        if statement is None:
+            statement = await self._connection.prepare(sql)
+            if len(self._statements) >= _KEPT:
+                await self._statements.pop(next(iter(self._statements))).close()
+            self._statements[sql] = statement
+        result = await statement.execute(parameters)
+        return result.rows or ()
+
+    async def run(self, sql: str) -> None:
+        await self._connection.query(sql)
+
+    async def run_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        for group in _groups(rows):
+            values = [value for row in group for value in row]
+            await self.fetch(_VALUES.sub(rf"VALUES {_COMMA_ONE * len(group)}", sql)[:-2], values)
+
+    def survives(self, error: BaseException) -> bool:
+        if isinstance(error, OutlastError):
+            return True
+        return not is_end(errno_of(error)) and bool(self._connection.connected)
+
+    def sent_nothing(self, error: BaseException) -> bool:
+        return error.args[:1] in ((0,), (2006,))
+
+    async def close(self) -> None:
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(CLOSING_SECONDS):
+                await self._connection.ensure_closed()
+        with contextlib.suppress(Exception):
+            self._connection.close()
+
+    def abandon(self) -> None:
+        abandon_transport(self._connection._transport)  # noqa: SLF001
+
+    @property
+    def _socket(self) -> Any:
+        transport = self._connection._transport  # noqa: SLF001
+        if not self._connection.connected or transport is None or transport.is_closing():
+            return None
+        return transport.get_extra_info("socket")
+
+
+def _groups(rows: Iterable[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:
+    left = iter(rows)
+    while some := list(islice(left, _GROUPS[0])):
+        while some:
+            size = next(size for size in _GROUPS if size <= len(some))
+            if size > 1 and sum(map(_bytes_in, some[:size])) > _GROUP_BYTES:
+                size = 1
+            yield some[:size]
+            del some[:size]
+
+
+def _bytes_in(row: Sequence[Any]) -> int:
+    return sum(len(value) for value in row if isinstance(value, bytes))
+
+
+async def connect_asyncmy(url: StoreURL, options: Mapping[str, Any], timeout: float) -> AsyncmyLink:
+    """A new connection by asyncmy."""
+    tls = options.get("ssl") or _tls(url)
+    patience = max(1, round(timeout))  # A wait for a lock ends with the call that waits.
+    asyncmy = importlib.import_module("asyncmy")  # It has types in part.
+    connection = await asyncmy.connect(
+        host=url.host or "localhost",
+        port=url.port or 3306,
+        user=url.username,
+        password=url.password or "",
+        database=url.path[1:] or None,
+        charset="utf8mb4",
+        autocommit=True,
+        connect_timeout=patience,
+        ssl=tls,
+        init_command=(
+            f"SET SESSION innodb_lock_wait_timeout = {patience}, sql_mode = 'STRICT_ALL_TABLES';"
+            "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
+        ),
+    )
+    return AsyncmyLink(connection)
+
+
+def _tls(url: StoreURL) -> ssl.SSLContext | None:
+    query = url.query
+    shown = redact(url.text)
+    wants = query.get("ssl", "true" if any(name in query for name in OPTIONS) else "false")
+    if wants not in ("true", "false"):
+        raise ConfigurationError(f"ssl in {shown!r} must be true or false, not {wants!r}")
+    if wants == "false":
+        return None
+    try:
+        context = ssl.create_default_context(cafile=query.get("ssl_ca"))
+        if "ssl_cert" in query:
+            context.load_cert_chain(query["ssl_cert"], query.get("ssl_key"))
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"{shown!r}: the files for TLS cannot be used: {error}") from error
+    if query.get("ssl_check_hostname", "true") == "false":
+        context.check_hostname = False
+    return context
+
+
+__all__ = ["OPTIONS", "AsyncmyLink", "connect_asyncmy"]

@@ -1,0 +1,76 @@
+"""The mutations of MariaDB as single compound statements.
+
+Each is one transaction on the server: it locks the scope's row, then changes what has to be
+changed; every statement in it sees what is committed by then. It takes effect wholly, and only
+where nothing speaks against it; what does is found out by the steps that all dialects share. A
+known id fails the unique index, and so all of it.
+
+MySQL knows no such statements outside of stored routines; there the steps do it all.
+"""
+
+from typing import Final
+
+NOW: Final = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+"""Whatever the session's time zone is."""
+
+_FRAME: Final = """
+BEGIN NOT ATOMIC
+  DECLARE head, last BIGINT;
+  DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+  START TRANSACTION;
+  SELECT sid, tail INTO head, last FROM outlast_scope
+  WHERE namespace = ? AND kind = ? AND id = ? AND epoch = ? AND claim_id = ? AND seq < ?
+  FOR UPDATE;
+  IF head IS NOT NULL THEN {body} END IF;
+  COMMIT;
+END
+"""
+"""Parameters: the scope, then the first three of `outlast_sql._server.Mark`; then those of the
+body."""
+
+
+def append(count: int) -> str:
+    """``count`` entries; for each its log, id and data, then seq and op.
+
+    A row if it was done.
+    """
+    rows = ", ".join(f"(head, ?, last + {number}, ?, ?)" for number in range(1, count + 1))
+    return _FRAME.format(
+        body=f"""
+    INSERT INTO outlast_entry (sid, log, pos, entry_id, data) VALUES {rows};
+    UPDATE outlast_scope SET seq = ?, op = ?, tail = last + {count}, empty_since = NULL
+    WHERE sid = head;
+    SELECT head;"""
+    )
+
+
+def write(*, indexed: bool, compared: bool) -> str:
+    """Data, register, the expected version if ``compared``, seq, op; then parent, status and
+    ``updated_at`` if ``indexed``.
+
+    A row with the new version if it was done.
+    """
+    expected = " AND version = ?" if compared else ""
+    index = ", parent = ?, status = ?, updated_at = ?" if indexed else ""
+    return _FRAME.format(
+        body=f"""
+    UPDATE outlast_register
+    SET version = LAST_INSERT_ID(version + 1), changed_at = {NOW}, data = ?
+    WHERE sid = head AND register = ?{expected};
+    IF ROW_COUNT() = 1 THEN
+      UPDATE outlast_scope SET seq = ?, op = ?, empty_since = NULL{index} WHERE sid = head;
+      SELECT LAST_INSERT_ID();
+    END IF;"""
+    )
+
+
+REMOVE: Final = _FRAME.format(
+    body=f"""
+    DELETE FROM outlast_entry WHERE sid = head;
+    UPDATE outlast_register SET version = version + 1, changed_at = {NOW}, data = NULL
+    WHERE sid = head;
+    UPDATE outlast_scope
+    SET seq = ?, op = ?, status = NULL, updated_at = 0, empty_since = {NOW} WHERE sid = head;
+    SELECT head;"""
+)
+"""Seq, op."""

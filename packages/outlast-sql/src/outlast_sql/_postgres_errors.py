@@ -1,0 +1,114 @@
+"""Errors of PostgreSQL, by SQLSTATE, become outlast's here (E3)."""
+
+import ssl
+from typing import Any, Final
+
+from outlast.errors import (
+    ConfigurationError,
+    CorruptDataError,
+    NotSupportedError,
+    OutcomeUnknownError,
+    OutlastError,
+    PayloadTooLargeError,
+    UnavailableError,
+)
+from outlast_sql._errors import root_of
+
+TRANSIENT: Final = frozenset({"23505", "40001", "40P01"})
+"""Two transactions met; this one left no trace, and the next one may pass."""
+REFUSED: Final = TRANSIENT | {"22012"}
+"""A statement of one step that could not be applied at once says no more than so."""
+
+_DENIED: Final = {
+    "28000": "it refused the user",
+    "28P01": "it refused the user or the password",
+    "3D000": "there is no such database",
+    "42501": "its user lacks a permission; grant it, or let a user who has it run: outlast setup",
+}
+_MISSING: Final = frozenset({"3F000", "42703", "42P01"})
+_READ_ONLY: Final = "25006"
+_TOO_LARGE: Final = frozenset({"54000"})
+_CORRUPT: Final = frozenset({"XX001", "XX002"})
+_TLS: Final = ("ssl", "tls", "certificate")
+
+
+def sqlstate_of(error: BaseException) -> tuple[str | None, bool]:
+    """The code with which the server refused, and whether it closed the connection with it.
+
+    ``None``: not an answer of the server.
+    """
+    error = root_of(error)
+    state = getattr(error, "sqlstate", None)
+    if not isinstance(state, str) or len(state) != 5:
+        return None, False
+    answer: Any = getattr(error, "diag", error)
+    severity = getattr(answer, "severity_nonlocalized", None) or getattr(
+        answer, "severity_en", None
+    )
+    # Class 08: the drivers' own words for a connection that was lost.
+    if state.startswith("08") and severity is None:
+        return None, False
+    return state, severity in ("FATAL", "PANIC")
+
+
+def translate(error: BaseException, place: str, hint: str, *, sent: bool) -> OutlastError:
+    """What ``error`` means to a caller.
+
+    Args:
+        error: As raised by asyncpg, psycopg or SQLAlchemy.
+        place: The database, for people.
+        hint: How to set it up, for people.
+        sent: Whether a mutation may have been applied, if the server did not refuse it.
+    """
+    error = root_of(error)
+    state, is_fatal = sqlstate_of(error)
+    text = _text_of(error)
+    if isinstance(error, RuntimeError) and "loop" in text:
+        return NotSupportedError(f"the engine of {place} belongs to another event loop")
+    if state is None or (is_fatal and sent):
+        return _unanswered(error, place, text, sent=sent)
+    if state in _DENIED:
+        return ConfigurationError(f"{place}: {_DENIED[state]} ({text})")
+    if state in _MISSING:
+        return ConfigurationError(f"{place} is not set up for outlast ({text}); {hint}")
+    if state in _TOO_LARGE:
+        return PayloadTooLargeError(f"{place} takes no value of this size: {text}")
+    if state in _CORRUPT:
+        return CorruptDataError(f"{place} is damaged ({text}); restore a backup")
+    if state == _READ_ONLY:
+        return UnavailableError(
+            f"{place} is read-only now: a replica, or set so ({text}); nothing was changed"
+        )
+    return UnavailableError(f"{place} refused: {text} (SQLSTATE {state})")
+
+
+def _unanswered(error: BaseException, place: str, text: str, *, sent: bool) -> OutlastError:
+    if sent:
+        return OutcomeUnknownError(f"{place} did not answer: {text}")
+    if isinstance(error, ssl.SSLError) or any(word in text.lower() for word in _TLS):
+        return ConfigurationError(
+            f"{place}: TLS is not set the same way on both sides ({text}); see sslmode"
+        )
+    lowered = text.lower()
+    for state, needle in (
+        ("28P01", "password authentication failed"),
+        ("28P01", "no password supplied"),
+        ("28000", "no pg_hba.conf entry"),
+        ("28000", "role"),
+        ("3D000", "database"),
+    ):
+        # libpq gives no code for what is refused while it connects.
+        if needle in lowered and "fatal" in lowered:
+            return ConfigurationError(f"{place}: {_DENIED[state]} ({text})")
+    if isinstance(error, (TypeError, ValueError)):
+        return ConfigurationError(f"{place} cannot be used: {text}")
+    return UnavailableError(f"{place} cannot be reached: {text}")
+
+
+def _text_of(error: BaseException) -> str:
+    """The first line: what follows may quote data, or list every address that was tried."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+__all__ = ["REFUSED", "TRANSIENT", "sqlstate_of", "translate"]
