@@ -1,19 +1,25 @@
 """Drivers that are closed after the test, and a check that nothing of them stays behind."""
 
+import secrets
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from outlast.backends.memory import MemoryDriver
 from outlast.driver import Driver
+from outlast_contract.servers import Server, ServerUnavailable, shared_server, start_server
 from outlast_sql import SqlDriver
+from outlast_sql._mysql import MysqlDriver
 
 # Test folders are no packages; what they share is found here.
 sys.path.append(str(Path(__file__).parent))
+from server_support import Admin, root_of
 from sql_support import Open, wait_until
 
 
@@ -56,9 +62,134 @@ async def open_driver(path: Path) -> AsyncIterator[Open]:
         await driver.aclose()
 
 
-@pytest.fixture(params=["file", "in memory", "lent engine", "reference"])
-async def driver(request: pytest.FixtureRequest, path: Path) -> AsyncIterator[Driver]:
+def server_of(kind: str) -> Server:
+    """The server of a kind that all tests share."""
+    try:
+        return shared_server(kind)
+    except ServerUnavailable as error:
+        pytest.skip(f"NOT RUN: {error.reason}")
+
+
+@pytest.fixture
+def postgres() -> Server:
+    """The PostgreSQL server that all tests share."""
+    return server_of("postgres")
+
+
+@pytest.fixture
+def mariadb() -> Server:
+    """The MariaDB server that all tests share."""
+    return server_of("mariadb")
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Server]]:
+    """Starts servers of the test's own: ``start(kind, *arguments)``."""
+    started: list[Server] = []
+
+    def start_one(kind: str, *arguments: str) -> Server:
+        try:
+            started.append(start_server(kind, *arguments))
+        except ServerUnavailable as error:
+            pytest.skip(f"NOT RUN: {error.reason}")
+        return started[-1]
+
+    yield start_one
+    for server in started:
+        server.close()
+
+
+@pytest.fixture
+def namespace() -> str:
+    """That no other test uses."""
+    return f"test-{secrets.token_hex(6)}"
+
+
+@pytest.fixture(params=["postgres", "mariadb"])
+async def admin(request: pytest.FixtureRequest) -> AsyncIterator[Admin]:
+    """A user who may do everything, in a database that no other test uses; ``admin.url`` leads
+    there.
+    """
+    kind = request.param
+    root = root_of(server_of(kind).url)
+    name = f"t{secrets.token_hex(6)}"
+    maker = await Admin.on(root)
+    await maker.run(f"CREATE DATABASE {name}")
+    scheme = "postgresql" if kind == "postgres" else "mariadb"
+    url = f"{scheme}://{root.partition('://')[2].rpartition('/')[0]}/{name}"
+    made = await Admin.on(url)
+    made.url = url
+    yield made
+    await made.close()
+    await maker.run(f"DROP DATABASE {name}{' WITH (FORCE)' if kind == 'postgres' else ''}")
+    await maker.close()
+
+
+@pytest.fixture
+async def open_on(admin: Admin) -> AsyncIterator[Open]:
+    """Opens drivers on the database of ``admin``, or on the one of a URL that is given."""
+    opened: list[SqlDriver] = []
+
+    async def open_one(
+        url: str = "", *, namespace: str = "test", create: bool = True, **options: Any
+    ) -> SqlDriver:
+        driver = SqlDriver.from_url(url or admin.url, namespace=namespace, **options)
+        opened.append(driver)
+        await driver.setup(create=create)
+        return driver
+
+    yield open_one
+    for driver in opened:
+        await driver.aclose()
+
+
+SERVERS = {
+    "asyncpg": ("postgres", "postgresql"),
+    "psycopg": ("postgres", "postgresql+psycopg"),
+    "lent asyncpg": ("postgres", "postgresql+asyncpg"),
+    "lent psycopg": ("postgres", "postgresql+psycopg"),
+    "mariadb": ("mariadb", "mariadb"),
+    "mysql": ("mariadb", "mysql"),
+    "lent asyncmy": ("mariadb", "mysql+asyncmy"),
+}
+"""Ways to reach a server: what it is, and the scheme. ``mysql`` stands for MySQL: no compound
+statements."""
+
+
+def url_of(way: str) -> str:
+    """The URL of a way of `SERVERS`."""
+    kind, scheme = SERVERS[way]
+    return f"{scheme}://{server_of(kind).url.partition('://')[2]}"
+
+
+@asynccontextmanager
+async def server_driver(way: str, namespace: str) -> AsyncIterator[SqlDriver]:
+    """A driver by a way of `SERVERS`."""
+    engine = create_async_engine(url_of(way)) if way.startswith("lent") else None
+    if engine is None:
+        made = SqlDriver.from_url(url_of(way), namespace=namespace)
+    else:
+        made = SqlDriver.from_engine(engine, namespace=namespace)
+    await made.setup(create=True)
+    if way == "mysql":
+        assert isinstance(made, MysqlDriver)
+        made._compound = False
+    yield made
+    await made.aclose()
+    if engine is not None:
+        assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+        await engine.dispose()
+
+
+@pytest.fixture(params=["file", "in memory", "lent engine", *SERVERS, "reference"])
+async def driver(
+    request: pytest.FixtureRequest, path: Path, namespace: str
+) -> AsyncIterator[Driver]:
     """Every way to get a driver, and the core's memory driver, whose answers are the reference."""
+    if request.param in SERVERS:
+        async with server_driver(request.param, namespace) as opened:
+            yield opened
+        return
     made: Driver
     engine = None
     if request.param == "file":

@@ -47,7 +47,7 @@ TASK = Scope("task", "t")
         ("sqlite:///agent.db#part", "fragment"),
         ("sqlite:///agent%00.db", "NUL"),
         ("sqlite+pysqlite:///agent.db", "reached through aiosqlite, not 'pysqlite'"),
-        ("oracle:///agent.db", "dialect 'oracle'; supported: sqlite"),
+        ("oracle:///agent.db", "dialect 'oracle'; supported: mariadb, mysql, postgresql, sqlite"),
         ("agent.db", "not a store URL"),
     ],
     ids=str,

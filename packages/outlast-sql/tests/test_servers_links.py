@@ -1,0 +1,327 @@
+"""Connections to a server: closed by it, cancelled, in short supply; and what was sent on them."""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from conftest import SERVERS, server_driver, url_of
+from server_support import Admin, root_of, until
+from sql_support import Open, Owner, cancelled_at, claim_id
+from sqlalchemy.ext.asyncio import create_async_engine
+
+import outlast
+from outlast.driver import Entry, Index, Scope
+from outlast.errors import OutcomeUnknownError, OutlastError, UnavailableError
+from outlast_contract.servers import Server
+from outlast_sql import SqlBackend, SqlDriver
+
+pytestmark = pytest.mark.sql
+
+TASK = Scope("task", "t")
+
+
+@pytest.fixture(params=["asyncpg", "psycopg", "mariadb", "mysql"])
+async def driver(request: pytest.FixtureRequest, namespace: str) -> AsyncIterator[SqlDriver]:
+    """A driver with connections of its own."""
+    async with server_driver(request.param, namespace) as opened:
+        yield opened
+
+
+@pytest.fixture(params=["asyncpg", "psycopg", "lent asyncpg", "mariadb", "lent asyncmy"])
+async def backend(request: pytest.FixtureRequest, admin: Admin) -> AsyncIterator[outlast.Backend]:
+    """A backend on the database of ``admin``, by a way that fits."""
+    kind, scheme = SERVERS[request.param]
+    if (kind == "postgres") is not admin.is_postgres:
+        pytest.skip("of the other server")
+    url = f"{scheme}://{admin.url.partition('://')[2]}"
+    if request.param.startswith("lent"):
+        engine = create_async_engine(url, pool_size=3)
+        async with SqlBackend(engine=engine) as opened:
+            yield opened
+        await engine.dispose()
+    else:
+        async with outlast.open_backend(url, pool_size=3) as opened:
+            yield opened
+
+
+async def use_many(backend: outlast.Backend) -> None:
+    """Make the backend open all the connections that it may."""
+    states = [outlast.TaskState(id=f"t{number}") for number in range(8)]
+    tasks = backend.persistence
+    await asyncio.gather(*(tasks.save_task_state(state.id, state) for state in states))
+
+
+async def test_connections_that_an_administrator_ends_cost_the_caller_nothing(
+    backend: outlast.Backend, admin: Admin
+) -> None:
+    """H-Q9, C8: not even the calls that may not be repeated. All idle ones die, each time."""
+    tasks = backend.persistence
+    calls: list[Callable[[], Awaitable[Any]]] = [
+        lambda: tasks.load_task_state("t1"),
+        lambda: tasks.save_task_state("t1", outlast.TaskState(id="t1")),
+        lambda: tasks.update_task_state("t1", {"retry_count": 1}),
+        lambda: tasks.append_api_message("t1", outlast.ApiMessage(id="a", role="user", content="")),
+        lambda: tasks.claim_task("other"),
+        lambda: tasks.delete_task("t3"),
+        backend.ping,
+    ]
+    for call in calls:
+        await use_many(backend)
+        sessions = await admin.sessions()
+        assert sessions
+        await admin.kill(*sessions)
+        await call()
+
+
+async def test_calls_at_the_moment_of_the_kill_find_other_connections(
+    backend: outlast.Backend, admin: Admin
+) -> None:
+    """C8: whatever the connections are doing; a mutation that may be applied says so."""
+    tasks = backend.persistence
+    claim = await tasks.claim_task("t")
+    done: list[str] = []
+
+    async def work() -> None:
+        for number in range(150):
+            message = outlast.ApiMessage(id=f"m{number}", role="user", content="x")
+            await tasks.append_api_message("t", message, claim=claim)
+            done.append(message.id)
+            await tasks.load_api_messages("t", last=1)
+
+    working = asyncio.ensure_future(work())
+    while not working.done():
+        with contextlib.suppress(Exception):
+            await admin.kill(*await admin.sessions())
+        await asyncio.sleep(0.15)
+    await working
+    assert [message.id for message in await tasks.load_api_messages("t")] == done
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+async def test_a_killed_server_keeps_what_it_acknowledged(
+    kind: str, start: Callable[..., Server]
+) -> None:
+    """D1, C8: and the backend goes on when it is back."""
+    server = start(kind)
+    async with outlast.open_backend(server.url, timeout=5.0) as backend:
+        tasks = backend.persistence
+        claim = await tasks.claim_task("t")
+        done: list[str] = []
+
+        async def work() -> None:
+            while True:
+                message = outlast.ApiMessage(id=f"m{len(done)}", role="user", content="x")
+                await tasks.append_api_message("t", message, claim=claim)
+                done.append(message.id)
+
+        working = asyncio.ensure_future(work())
+        while len(done) < 50:
+            await asyncio.sleep(0.001)
+        await asyncio.to_thread(server.kill)
+        with pytest.raises(OutlastError):
+            await working
+        await asyncio.to_thread(server.restart)
+        found = [message.id for message in await tasks.load_api_messages("t")]
+        assert found[: len(done)] == done
+        assert len(found) <= len(done) + 1
+        await tasks.append_api_message(
+            "t", outlast.ApiMessage(id="last", role="user", content=""), claim=claim
+        )
+
+
+async def test_a_statement_whose_connection_is_ended_is_unknown(
+    admin: Admin, open_on: Open
+) -> None:
+    """E2: sent and not answered; before a COMMIT it is certain that nothing happened."""
+    driver = await open_on()
+    await driver.append(TASK, "api", [Entry("a", b"1")], fence=None)
+    root = await Admin.on(root_of(admin.url))
+    for entries, present in (([Entry("b", b"1")], []), ([Entry("c", b"1")], ["a"])):
+        await admin.run("BEGIN")
+        await admin.rows("SELECT sid FROM outlast_scope FOR UPDATE")
+        call = driver.append(TASK, "api", entries, fence=None, present=present)
+        calling = asyncio.ensure_future(call)
+        await until(lambda: _waits(root))
+        await root.kill(*(set(await root.sessions()) - {await _own(admin)}))
+        with pytest.raises(UnavailableError if present else OutcomeUnknownError):
+            await calling
+        await admin.run("COMMIT")
+    assert [entry.id for entry in await driver.load(TASK, "api")] == ["a"]
+    await root.close()
+
+
+async def _waits(admin: Admin) -> bool:
+    return await admin.waiting() > 0
+
+
+async def _own(admin: Admin) -> int:
+    query = "SELECT pg_backend_pid()" if admin.is_postgres else "SELECT CONNECTION_ID()"
+    return int((await admin.rows(query))[0][0])
+
+
+CALLS: dict[str, Callable[[SqlDriver, Owner, str], Awaitable[Any]]] = {
+    "claim": lambda driver, owner, new: driver.claim(Scope("run", new), claim_id(1)),
+    "read": lambda driver, owner, new: driver.read(TASK, "state"),
+    "load": lambda driver, owner, new: driver.load(TASK, "api"),
+    "write": lambda driver, owner, new: driver.write(
+        TASK, "state", b"1", fence=owner.fence(), index=Index()
+    ),
+    "empty": lambda driver, owner, new: driver.write(TASK, "input", None, fence=owner.fence()),
+    "append": lambda driver, owner, new: driver.append(
+        TASK, "api", [Entry(new, b"1")], fence=owner.fence()
+    ),
+    "replace": lambda driver, owner, new: driver.replace(
+        TASK, "api", [Entry(new, b"1"), Entry("x", b"")], fence=owner.fence()
+    ),
+    "remove": lambda driver, owner, new: driver.remove(TASK, fence=owner.fence()),
+    "sweep": lambda driver, owner, new: driver.sweep(
+        older_than=0, limit=9, dry_run=False, after=None
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_cancelled_at_every_await_nothing_stays_behind(
+    driver: SqlDriver, name: str, namespace: str
+) -> None:
+    """X1, X2, C8 (H-Q8): the next call gets its own answer, no transaction stays open."""
+    claimed = await driver.claim(TASK, claim_id(1))
+    owner = Owner(claimed.epoch, claim_id(1))
+    admin = await Admin.on(root_of(url_of("asyncpg" if driver.name == "postgresql" else "mariadb")))
+    step = 1
+    while await cancelled_at(step, _ready(CALLS[name](driver, owner, secrets.token_hex(4)))):
+        marker = secrets.token_hex(4)
+        await driver.write(TASK, "input", marker.encode(), fence=owner.fence())
+        assert (await driver.read(TASK, "input")).data == marker.encode()
+        step += 1
+    assert step > 1
+
+    async def has_none() -> bool:
+        return await admin.idle_in_transaction() == 0
+
+    await until(has_none)
+    await admin.close()
+
+
+async def _ready(call: Awaitable[Any]) -> Any:
+    return await call
+
+
+async def test_a_cancelled_wait_for_a_lock_has_no_late_effect(admin: Admin, open_on: Open) -> None:
+    """H-Q20, E6: PostgreSQL is told to forget the statement; MariaDB ends the wait in time."""
+    driver = await open_on(timeout=2.0)
+    await driver.append(TASK, "api", [Entry("a", b"1")], fence=None)
+    root = await Admin.on(root_of(admin.url))
+    await admin.run("BEGIN")
+    await admin.rows("SELECT sid FROM outlast_scope FOR UPDATE")
+    append = driver.append(TASK, "api", [Entry("b", b"1")], fence=None)
+    appending = asyncio.ensure_future(append)
+    await until(lambda: _waits(root))
+    appending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await appending
+
+    async def has_none() -> bool:
+        return await root.waiting() == 0
+
+    await until(has_none)
+    await admin.run("COMMIT")
+    assert [entry.id for entry in await driver.load(TASK, "api")] == ["a"]
+    await root.close()
+
+
+async def test_a_lock_that_is_held_too_long_ends_the_call_in_time(
+    admin: Admin, open_on: Open
+) -> None:
+    """E6: through the backend, which then goes on."""
+    await open_on()
+    async with outlast.open_backend(admin.url, timeout=1.0) as backend:
+        tasks = backend.persistence
+        await tasks.save_task_state("t", outlast.TaskState(id="t"))
+        await admin.run("BEGIN")
+        await admin.rows("SELECT sid FROM outlast_scope FOR UPDATE")
+        async with asyncio.timeout(5):
+            with pytest.raises((UnavailableError, OutcomeUnknownError)):
+                await tasks.save_task_state("t", outlast.TaskState(id="t", retry_count=1))
+        await admin.run("COMMIT")
+        await tasks.save_task_state("t", outlast.TaskState(id="t", retry_count=2))
+        state = await tasks.load_task_state("t")
+        assert state is not None
+        assert state.retry_count == 2
+
+
+async def test_a_pool_that_is_used_up_is_unavailable_in_time(admin: Admin, open_on: Open) -> None:
+    """E2, E6: it is certain that nothing was sent, and the message says what to raise."""
+    driver = await open_on(timeout=1.0, pool_size=1)
+    await driver.append(TASK, "api", [Entry("a", b"1")], fence=None)
+    await admin.run("BEGIN")
+    await admin.rows("SELECT sid FROM outlast_scope FOR UPDATE")
+    waiting = asyncio.ensure_future(driver.append(TASK, "api", [Entry("b", b"1")], fence=None))
+    await asyncio.sleep(0)
+    with pytest.raises(UnavailableError, match="pool_size"):
+        await driver.read(TASK, "state")
+    await admin.run("COMMIT")
+    with contextlib.suppress(UnavailableError):
+        await waiting
+    await driver.read(TASK, "state")
+
+
+async def test_statements_prepared_before_a_change_of_the_tables_go_on(
+    backend: outlast.Backend, admin: Admin
+) -> None:
+    """C8: a column of another type, and statements that a pooler has dropped."""
+    tasks = backend.persistence
+    for number in range(8):  # psycopg prepares what comes often
+        await tasks.save_task_state("t", outlast.TaskState(id="t", retry_count=number))
+        await tasks.load_task_state("t")
+    kind = "ALTER COLUMN seq TYPE integer" if admin.is_postgres else "MODIFY seq INT NOT NULL"
+    await admin.run(f"ALTER TABLE outlast_scope {kind}")
+    state = await tasks.load_task_state("t")
+    assert state is not None
+    assert state.retry_count == 7
+    await tasks.save_task_state("t", outlast.TaskState(id="t", retry_count=8))
+    if admin.is_postgres and isinstance(backend, outlast.contracts.DriverBackend):
+        driver = backend.driver
+        assert isinstance(driver, SqlDriver)
+        with contextlib.suppress(OutlastError):
+            await driver._on_link(lambda link: link.run("DEALLOCATE ALL"), lambda: False)  # type: ignore[attr-defined]
+        for number in range(4):
+            await tasks.save_task_state("t", outlast.TaskState(id="t", retry_count=number))
+            assert await tasks.load_task_state("t") is not None
+
+
+@pytest.mark.parametrize("way", ["asyncpg", "psycopg", "mariadb", "mysql"])
+async def test_values_of_many_megabytes_and_all_bytes_are_kept(way: str, namespace: str) -> None:
+    """V3, V5, H-Q5, H-Q16: one message of the least limit, and a log of 64 MiB at once."""
+    async with server_driver(way, namespace) as driver:
+        every = bytes(range(256)) * (8 * 2**20 // 256)
+        assert driver.capabilities.max_message_bytes >= len(every)
+        await driver.write(TASK, "state", every, fence=None, index=Index())
+        assert (await driver.read(TASK, "state")).data == every
+        entries = [Entry(f"{number}", every) for number in range(8)]
+        await driver.replace(TASK, "api", entries, fence=None)
+        assert await driver.load(TASK, "api") == entries
+        await driver.remove(TASK, fence=None)
+        await driver.append(TASK, "user", entries, fence=None)
+        assert await driver.load(TASK, "user", last=1) == entries[-1:]
+
+
+async def test_mariadbs_default_packet_takes_the_least_limit(start: Callable[..., Server]) -> None:
+    """V5, H-Q16: 16 MiB a packet, in which a message of 8 MiB travels as it is."""
+    server = start("mariadb", "--max-allowed-packet=16M")
+    driver = SqlDriver.from_url(server.url, namespace="test")
+    await driver.setup(create=True)
+    limit = driver.capabilities.max_message_bytes
+    assert 8 * 2**20 <= limit < 16 * 2**20
+    data = b"'\\\0\n" * (limit // 4)
+    await driver.append(TASK, "api", [Entry("a", data)], fence=None)
+    await driver.write(TASK, "state", data, fence=None, index=Index("p" * 512, "s" * 64))
+    entries = [Entry(f"{number}", data) for number in range(5)]
+    await driver.append(TASK, "user", entries, fence=None)
+    await driver.replace(TASK, "api", entries, fence=None)
+    assert await driver.load(TASK, "api") == entries
+    assert (await driver.read(TASK, "state")).data == data
+    await driver.aclose()
