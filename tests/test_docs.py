@@ -174,8 +174,9 @@ def test_every_public_name_is_in_the_reference() -> None:
         path.read_text(encoding="utf-8") for path in (ROOT / "docs/reference").glob("*.md")
     )
     for module in re.findall(r"automodule:: ([\w.]+)", pages):
-        path = ROOT / "packages/outlast/src" / (module.replace(".", "/") + ".py")
-        pages += path.read_text(encoding="utf-8")
+        path = ROOT / "packages/outlast/src" / module.replace(".", "/")
+        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        pages += file.read_text(encoding="utf-8")
     missing = [name for name in outlast.__all__ if not re.search(rf"\b{name}\b", pages)]
     assert missing == []
 
