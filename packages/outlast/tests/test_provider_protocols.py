@@ -11,6 +11,7 @@ from operator import attrgetter
 from time import time
 from typing import Any
 
+import openai
 import pytest
 from stream_kit import rendered
 from wire_kit import (
@@ -344,6 +345,35 @@ async def test_leaving_a_turn_early_hangs_up(
         )
         assert await gone
     assert turn.message is None
+
+
+async def test_finished_answers_leave_the_connection_usable(
+    protocol: Protocol, serve: Serve, backend: Backend
+) -> None:
+    """One connection serves turn after turn."""
+    if not protocol.is_anthropic and openai.__version__.startswith("2."):
+        pytest.skip("the SDK closes its connections itself before 3.0")
+    server = serve([REPLY])
+    async with protocol.at(server) as client:
+        talk = Talk(protocol, backend, client)
+        for number in range(4):
+            await talk.turn(f"m{number}")
+    assert server.connections == 1
+
+
+async def test_what_comes_after_the_mark_of_the_end_cannot_spoil_the_turn(
+    protocol: Protocol, serve: Serve, backend: Backend
+) -> None:
+    """The connection breaks between the reason to stop and the protocol's last word."""
+    server = serve()
+    async with protocol.at(server) as client:
+        talk = Talk(protocol, backend, client)
+        await talk.turn()
+        sent = server.served[0].sent - (protocol is not RESPONSES)
+        server.faults.append(Fault("cut", after=sent))
+        turn, _ = await talk.turn("m2")
+    assert turn.recoveries == []
+    assert said(turn) == [TEXT, *CALLS]
 
 
 @pytest.mark.parametrize(
