@@ -1,6 +1,11 @@
-"""Killing agents at random moments, and holding what they leave against an undisturbed one."""
+"""Killing agents at random moments, and holding what they leave against an undisturbed one.
 
+``OUTLAST_CHAOS_KILLS`` sets how often, ``OUTLAST_CHAOS_SEED`` when.
+"""
+
+import os
 import random
+import secrets
 import select
 import signal
 import subprocess
@@ -18,6 +23,8 @@ from outlast.runtime import check_history
 from outlast.runtime.history import INTERRUPTED
 
 WORKER = Path(__file__).with_name("chaos_worker.py")
+KILLS = int(os.environ.get("OUTLAST_CHAOS_KILLS", "10"))
+SEED = os.environ.get("OUTLAST_CHAOS_SEED", "1")
 LIFE = 1.2
 """Seconds; the longest life of a process that is to be killed."""
 
@@ -33,6 +40,7 @@ class Chaos:
 
     def __init__(self, url: str, folder: Path, seed: str) -> None:
         self.url = url
+        self.namespace = f"chaos-{secrets.token_hex(6)}"
         self.folder = folder
         self.rng = random.Random(seed)
         self.kills = 0
@@ -51,7 +59,7 @@ class Chaos:
     def _live(self, task_id: str, folder: Path, *, may_die: bool) -> bool:
         """One process; whether it has brought the task to its end."""
         with subprocess.Popen(
-            [sys.executable, str(WORKER), self.url, task_id, str(folder)],
+            [sys.executable, str(WORKER), self.url, self.namespace, task_id, str(folder)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -77,7 +85,7 @@ class Chaos:
         """Hold every task against an undisturbed one; count what was interrupted."""
         counts: Counter[str] = Counter(kills=self.kills, tasks=len(self.tasks))
         whole, whole_child = await undisturbed(self.folder)
-        async with open_backend(self.url) as backend:
+        async with open_backend(self.url, namespace=self.namespace) as backend:
             for task_id in self.tasks:
                 state = await backend.persistence.load_task_state(task_id)
                 assert state is not None

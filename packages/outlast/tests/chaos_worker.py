@@ -1,6 +1,7 @@
 """A process that works on one task until it is done or killed.
 
-Started by chaos_kit with a store's URL, the task's id, and a folder for the effects of its tools.
+Started by chaos_kit with a store's URL and namespace, the task's id, and a folder for the effects
+of its tools.
 It creates the task or takes it over, whatever the last process left of it. It prints ``ready``
 once the store is open, and ``done`` at the end.
 """
@@ -90,9 +91,9 @@ def make_agent(backend: Backend, folder: Path, pause: float = 0.003) -> Agent:
     )
 
 
-async def main(url: str, task_id: str, folder: Path) -> None:
+async def main(url: str, namespace: str, task_id: str, folder: Path) -> None:
     """Work until it is done."""
-    async with open_backend(url) as backend:
+    async with open_backend(url, namespace=namespace) as backend:
         print("ready", flush=True)
         agent = make_agent(backend, folder)
         try:
@@ -107,4 +108,4 @@ async def main(url: str, task_id: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], Path(sys.argv[3])))
+    asyncio.run(main(*sys.argv[1:4], Path(sys.argv[4])))

@@ -14,6 +14,7 @@ from outlast.runtime import (
     CheckpointPolicy,
     PermanentModelError,
     TaskCallbacks,
+    TextDelta,
     ToolContext,
     check_history,
     tool,
@@ -339,6 +340,59 @@ async def test_an_unknown_agent_is_an_error_of_the_call(backend: Backend, store:
         await task.start()
         assert (await task.wait()).status is TaskStatus.COMPLETED
     assert "ConfigurationError" in (await stored(backend))[2]
+
+
+@virtually
+async def test_a_subtask_has_the_callbacks_that_it_is_given(backend: Backend, store: Any) -> None:
+    """By its id; a question about a call of it is asked by default, too."""
+    world = World(backend, None)
+    told: list[Any] = []
+
+    def callbacks_of(task_id: str) -> TaskCallbacks:
+        return TaskCallbacks(on_event=lambda event: told.append((task_id, event)))
+
+    callbacks = TaskCallbacks(for_subtask=callbacks_of)
+    async with await world.parent.create_task("Go.", task_id="t", callbacks=callbacks) as task:
+        await task.start()
+        await task.wait()
+    assert {name for name, _ in told} == {await world.child_id()}
+    assert TextDelta("It i") in [event for _, event in told]
+
+    async def ask(call: Any) -> Any:
+        raise AssertionError
+
+    assert TaskCallbacks(ask=ask).of_subtask("x").ask is ask
+
+
+@virtually
+async def test_a_parent_pauses_with_a_subtask_that_cannot_go_on(
+    backend: Backend, store: Any
+) -> None:
+    """Somebody has to decide about a call of the child; started again, both go on."""
+    gate = Gate()
+    world = World(backend, gate)
+    (hang,) = world.researcher.tools.values()
+    hang.on_interrupted = "ask"
+    task = await world.parent.create_task("Go.", task_id="t")
+    await task.start()
+    await reached(gate.reached)
+    await task.aclose()
+    gate.opened.set()
+    async with await world.parent.load_task("t") as task:
+        await task.start()
+        assert (await task.settled()).status is TaskStatus.PAUSED
+        child_id = await world.child_id()
+        assert await world.status("t") is await world.status(child_id) is TaskStatus.PAUSED
+
+    async def ask(call: Any) -> Any:
+        return "rerun"
+
+    callbacks = TaskCallbacks(ask=ask)
+    async with await world.parent.load_task("t", callbacks=callbacks) as task:
+        await task.start()
+        await task.wait()
+    assert await stored(backend) == DONE
+    assert await stored(backend, child_id) == CHILD_DONE
 
 
 @virtually

@@ -9,7 +9,7 @@ from outlast.errors import FencedError, InvalidDataError
 from outlast.model_api import ToolCallBlock
 from outlast.models import ApiMessage, TaskInput, ToolInfo, UserMessage
 from outlast.runtime._core import Core, log, utc_now
-from outlast.runtime._subtasks import StoppedError, Subtasks
+from outlast.runtime._subtasks import PausedError, StoppedError, Subtasks
 from outlast.runtime.callbacks import Answer, InterruptedCall
 from outlast.runtime.history import ABORTED, INTERRUPTED, NOT_RUN, result_message
 from outlast.runtime.merging import copy_json
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 
 _SHOWN = 4096
 """Bytes of a result that a card repeats; the API message has all of it."""
-
-
-class UndecidedError(Exception):
-    """A call was interrupted, the policy says to ask, and there is nobody to ask."""
 
 
 class Calls:
@@ -72,7 +68,7 @@ class Calls:
         """Give every open call its result, in order; stop between two if the task is pausing.
 
         Raises:
-            UndecidedError: See there.
+            PausedError: It is for somebody else to decide how to go on.
             FencedError: The task has a newer owner.
             OutlastError: The store did not do it.
         """
@@ -137,7 +133,7 @@ class Calls:
             return policy
         ask = self._core.callbacks.ask
         if ask is None:
-            raise UndecidedError(
+            raise PausedError(
                 f"the call {call['id']!r} of {call['name']!r} was interrupted, and there is no "
                 "callback 'ask' to decide about it"
             )
@@ -181,6 +177,8 @@ class Calls:
                 return await tool(copy_json(call["arguments"]), context), False
         except StoppedError as stop:
             raise stop.reason from stop
+        except PausedError:
+            raise
         except asyncio.CancelledError:
             if current.cancelling() > cancels:
                 raise
@@ -248,4 +246,4 @@ def _text_of_result(result: SubtaskResult) -> str:
     return f"The sub-task was {result.state.status.value}: {error.get('message', 'no reason')}."
 
 
-__all__ = ["Calls", "UndecidedError"]
+__all__ = ["Calls"]

@@ -12,8 +12,9 @@ from outlast.errors import (
 )
 from outlast.model_api import Model, ModelError, ModelEvent, ModelRequest, RetryableModelError
 from outlast.models import ApiMessage, TaskStatus
-from outlast.runtime._calls import Calls, UndecidedError
+from outlast.runtime._calls import Calls
 from outlast.runtime._core import Core, log, utc_now
+from outlast.runtime._subtasks import PausedError
 from outlast.runtime.context import RunContext
 from outlast.runtime.messages import is_empty
 from outlast.runtime.turn import run_turn
@@ -68,8 +69,8 @@ class Loop:
                 except TurnFailedError as failure:
                     cause = failure.__cause__
                     return await self._fail(type(cause).__name__, str(cause))
-        except UndecidedError as undecided:
-            log.warning("task %r: paused: %s", core.task_id, undecided)
+        except PausedError as reason:
+            log.warning("task %r: paused: %s", core.task_id, reason)
             await core.messages.save_now()
             core.set_status(TaskStatus.PAUSED)
             await core.states.save_state_now()

@@ -21,6 +21,10 @@ class StoppedError(Exception):
         self.reason = reason
 
 
+class PausedError(Exception):
+    """The task cannot go on until somebody starts it again: it pauses."""
+
+
 class Subtasks:
     """The sub-tasks of one task. Their ids follow from the calls that started them."""
 
@@ -57,7 +61,7 @@ class Subtasks:
                 task_input,
                 task_id=task_id,
                 context=context,
-                callbacks=None,
+                callbacks=core.callbacks.of_subtask(task_id),
                 parent_id=core.task_id,
             )
         return await self._finish(task)
@@ -78,7 +82,8 @@ class Subtasks:
         state = await self._core.persistence.load_task_state(task_id)
         if state is None:
             return None
-        return await self._agent_of(state).load_task(task_id)
+        callbacks = self._core.callbacks.of_subtask(task_id)
+        return await self._agent_of(state).load_task(task_id, callbacks=callbacks)
 
     def _agent_of(self, state: TaskState) -> "Agent":
         return self._core.agent.subagent(state.config.get("agent"))
@@ -101,11 +106,13 @@ class Subtasks:
                 self._wait()
                 await core.states.save_state_now()
                 await task.start()
-            state = await task.wait()
+            state = await task.settled()
         except OutlastError as error:
             raise StoppedError(error) from error
         finally:
             await self._leave(task)
+        if not state.status.is_final:
+            raise PausedError(f"its sub-task {task.id!r} is {state.status.value}")
         self.leave_waiting()
         return SubtaskResult(task.id, state, task.result)
 
@@ -132,4 +139,4 @@ class Subtasks:
                 await task.abort()
 
 
-__all__ = ["StoppedError", "Subtasks"]
+__all__ = ["PausedError", "StoppedError", "Subtasks"]

@@ -45,6 +45,8 @@ class TaskCallbacks(msgspec.Struct, frozen=True, kw_only=True):
         on_save_error: With the error of every save in the background that failed.
         on_repair: With each thing that was mended when the task was loaded.
         on_subtask: With each sub-task (a `Task`) that is started or loaded.
+        for_subtask: Called with the id of a sub-task before it is started or loaded; returns its
+            callbacks. By default it has this task's ``ask``, ``on_subtask`` and ``on_save_error``.
         ask: Asked about an interrupted call under the policy ``"ask"``. An error it raises ends
             the run.
     """
@@ -56,7 +58,16 @@ class TaskCallbacks(msgspec.Struct, frozen=True, kw_only=True):
     on_save_error: Callable[[Exception], object] | None = None
     on_repair: Callable[[Repair], object] | None = None
     on_subtask: Callable[[Any], object] | None = None
+    for_subtask: "Callable[[str], TaskCallbacks] | None" = None
     ask: Callable[[InterruptedCall], Awaitable[Answer]] | None = None
+
+    def of_subtask(self, task_id: str) -> "TaskCallbacks":
+        """The callbacks of a sub-task."""
+        if self.for_subtask is not None:
+            return self.for_subtask(task_id)
+        return TaskCallbacks(
+            on_save_error=self.on_save_error, on_subtask=self.on_subtask, ask=self.ask
+        )
 
 
 __all__ = ["Answer", "InterruptedCall", "TaskCallbacks"]

@@ -55,6 +55,7 @@ class Task:
         self._fence: FencedError | None = None
         self._is_closed = False
         self._outcome = self._new_outcome()
+        self._paused = asyncio.Event()
 
     # What it is
 
@@ -163,6 +164,7 @@ class Task:
         )
         await core.states.save_state_now()
         core.is_pausing = False
+        self._paused.clear()
         if self._outcome.done():
             self._outcome = self._new_outcome()
         self._runner = asyncio.create_task(self._run(), name=f"outlast-task-{self.id}")
@@ -258,6 +260,7 @@ class Task:
             await core.messages.save_now()
             core.set_status(TaskStatus.PAUSED)
             await core.states.save_state_now()
+            self._paused.set()
 
     async def _roll_back(self) -> None:
         core = self._core
@@ -312,6 +315,16 @@ class Task:
         if self.status.is_final and not self.is_running and not self._failed():
             return self.state
         return await asyncio.shield(self._outcome)
+
+    async def settled(self) -> TaskState:
+        """As `wait`, but return the state also once the task is paused."""
+        pausing = asyncio.create_task(self._paused.wait())
+        waiting: set[asyncio.Future[Any]] = {self._outcome, pausing}
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            pausing.cancel()
+        return self.state if self._paused.is_set() else await self.wait()
 
     def _failed(self) -> bool:
         outcome = self._outcome
@@ -397,6 +410,8 @@ class Task:
         try:
             if await self._loop.run():
                 self._resolve()
+            elif self.status is TaskStatus.PAUSED:
+                self._paused.set()
             return
         except asyncio.CancelledError:
             if self._fence is None:

@@ -1,0 +1,96 @@
+"""Two workers that compete for the same task: exactly one goes on, the other one is told.
+
+A takes the task; B takes it over while A works; A notices, and waits for its turn to take it back.
+Each step is in the conversation once, whoever made it.
+"""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+from scripted import ScriptedModel
+
+import outlast
+from outlast.runtime import Agent, ToolContext, tool
+
+STEPS = 8
+
+
+@tool(on_interrupted="rerun")
+async def step(number: int, context: ToolContext) -> str:
+    """One step of the work."""
+    await asyncio.sleep(0.1)
+    await context.check_claim()
+    return f"step {number}"
+
+
+def make_agent(backend: outlast.Backend) -> Agent:
+    """The same agent in each worker."""
+    turns = [("", "step", f'{{"number": {number}}}') for number in range(STEPS)]
+    return Agent(
+        backend.persistence,
+        ScriptedModel(*turns, "All steps are made.", pause=0.02),
+        tools=[step],
+        stream_checkpoint=backend.checkpoints,
+        ownership_interval=0.2,
+    )
+
+
+async def work(url: str, name: str, delay: float) -> None:
+    """Take the task over every now and then, until it is done."""
+    async with outlast.open_backend(url) as backend:
+        agent = make_agent(backend)
+        while True:
+            await asyncio.sleep(delay)
+            async with await agent.load_task("work") as task:
+                if task.status.is_final:
+                    print(f"{name}: finds it {task.status.value}", flush=True)
+                    return
+                print(f"{name}: takes over, epoch {task.claim.epoch}", flush=True)
+                try:
+                    await task.start()
+                    await task.wait()
+                except outlast.FencedError as error:
+                    print(f"{name}: stops, {error.reason}", flush=True)
+                else:
+                    print(f"{name}: finishes it", flush=True)
+
+
+async def main(url: str) -> None:
+    """Make the task, let two processes compete for it, and look at what they left."""
+    async with outlast.open_backend(url) as backend:
+        task = await make_agent(backend).create_task("Make all steps.", task_id="work")
+        await task.aclose()
+        workers = [
+            await asyncio.create_subprocess_exec(
+                sys.executable, __file__, "--url", url, "--worker", name, "--delay", delay
+            )
+            for name, delay in (("A", "0"), ("B", "0.7"))
+        ]
+        for worker in workers:
+            if await worker.wait():
+                sys.exit("a worker failed")
+        messages = await backend.persistence.load_api_messages("work")
+    results = [
+        block["content"]
+        for message in messages
+        for block in message.content
+        if isinstance(block, dict) and block["type"] == "tool_result"
+    ]
+    assert results == [f"step {number}" for number in range(STEPS)], results
+    print("Each step was made once, in order.")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url")
+    parser.add_argument("--worker")
+    parser.add_argument("--delay", type=float, default=0.0)
+    options = parser.parse_args()
+    if options.worker:
+        asyncio.run(work(options.url, options.worker, options.delay))
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            asyncio.run(main(options.url or (Path(folder) / "store").as_uri()))
