@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from outlast.model_api import (
-    ModelError,
     ModelEvent,
     ModelRequest,
     ProviderData,
@@ -12,12 +11,12 @@ from outlast.model_api import (
     TextDelta,
     ToolCallDelta,
 )
-from outlast.providers._blocks import Json, check_params, dump
+from outlast.providers._blocks import Json, dump
 from outlast.providers._continuation import CONTINUE_INSTRUCTION, Seam
-from outlast.providers._errors import error_in_stream, to_model_error
+from outlast.providers._errors import error_in_stream
 from outlast.providers._fields import field, join, plain
 from outlast.providers._messages_request import PROVIDER, RESERVED, build_request, to_turns
-from outlast.providers._stream import events_of
+from outlast.providers._stream import Adapter, events_of
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
@@ -26,7 +25,7 @@ _CUT_SHORT = frozenset({"max_tokens", "model_context_window_exceeded", "refusal"
 """Reasons after which a tool call without input may be one whose input never came."""
 
 
-class AnthropicMessages:
+class AnthropicMessages(Adapter):
     """A model behind Anthropic's Messages API; implements `outlast.model_api.Model`.
 
     **Continuing a cut turn.** Models up to Claude 4.5 go on from an unfinished assistant message
@@ -55,35 +54,25 @@ class AnthropicMessages:
         InvalidDataError: A parameter that the adapter sets itself.
     """
 
+    _sdk = "anthropic"
+    _reserved = RESERVED
+
     def __init__(
         self, client: "AsyncAnthropic", model: str, *, prefill: bool | None = None, **params: Any
     ) -> None:
-        check_params(params, RESERVED)
-        self._client = client
-        self._model = model
+        super().__init__(client, model, params)
         self._prefill = prefill
-        self._params = params
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self._model
 
     def stream(self, request: ModelRequest, *, prefix: str = "") -> AsyncIterator[ModelEvent]:
         """Call the model once; see `outlast.model_api.Model.stream`."""
-        client: Any = self._client.with_options(max_retries=0)
         decoder = MessagesDecoder()
 
         async def start() -> Any:
             built = build_request(self._model, request, prefix, self._params, prefill=self._prefill)
             decoder.seam = Seam(built.kept)
-            return await client.messages.create(**built.body)
+            return await self._once().messages.create(**built.body)
 
-        def explain(error: Exception) -> ModelError | None:
-            secrets = (self._client.api_key, self._client.auth_token)
-            return to_model_error(error, "anthropic", secrets=secrets)
-
-        return events_of(start, decoder, explain)
+        return events_of(start, decoder, self._explain)
 
 
 class _Block:

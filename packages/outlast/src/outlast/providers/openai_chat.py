@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from outlast.model_api import (
-    ModelError,
     ModelEvent,
     ModelRequest,
     ProviderData,
@@ -12,12 +11,11 @@ from outlast.model_api import (
     TextDelta,
     ToolCallDelta,
 )
-from outlast.providers._blocks import check_params
 from outlast.providers._chat_request import PROVIDER, RESERVED, build_request, to_chat_messages
 from outlast.providers._continuation import CONTINUE_INSTRUCTION
-from outlast.providers._errors import error_in_stream, to_model_error
+from outlast.providers._errors import error_in_stream
 from outlast.providers._fields import field, join
-from outlast.providers._stream import events_of
+from outlast.providers._stream import Adapter, events_of
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -26,7 +24,7 @@ _CUT_SHORT = frozenset({"content_filter", "length"})
 """Reasons after which a tool call without arguments may be one whose arguments never came."""
 
 
-class OpenAIChatCompletions:
+class OpenAIChatCompletions(Adapter):
     """A model behind a Chat Completions API; implements `outlast.model_api.Model`.
 
     **Continuing a cut turn.** The API cannot go on with an unfinished assistant message: it
@@ -48,29 +46,20 @@ class OpenAIChatCompletions:
         InvalidDataError: A parameter that the adapter sets itself.
     """
 
-    def __init__(self, client: "AsyncOpenAI", model: str, **params: Any) -> None:
-        check_params(params, RESERVED)
-        self._client = client
-        self._model = model
-        self._params = params
+    _sdk = "openai"
+    _reserved = RESERVED
 
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self._model
+    def __init__(self, client: "AsyncOpenAI", model: str, **params: Any) -> None:
+        super().__init__(client, model, params)
 
     def stream(self, request: ModelRequest, *, prefix: str = "") -> AsyncIterator[ModelEvent]:
         """Call the model once; see `outlast.model_api.Model.stream`."""
-        client: Any = self._client.with_options(max_retries=0)
 
         async def start() -> Any:
             body = build_request(self._model, request, prefix, self._params)
-            return await client.chat.completions.create(**body)
+            return await self._once().chat.completions.create(**body)
 
-        def explain(error: Exception) -> ModelError | None:
-            return to_model_error(error, secrets=(self._client.api_key,))
-
-        return events_of(start, ChatCompletionsDecoder(), explain)
+        return events_of(start, ChatCompletionsDecoder(), self._explain)
 
 
 class ChatCompletionsDecoder:

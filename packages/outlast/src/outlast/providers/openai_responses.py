@@ -6,7 +6,6 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from outlast.model_api import (
-    ModelError,
     ModelEvent,
     ModelRequest,
     PermanentModelError,
@@ -15,9 +14,8 @@ from outlast.model_api import (
     TextDelta,
     ToolCallDelta,
 )
-from outlast.providers._blocks import check_params
 from outlast.providers._continuation import CONTINUE_INSTRUCTION
-from outlast.providers._errors import error_in_stream, to_model_error
+from outlast.providers._errors import error_in_stream
 from outlast.providers._fields import field, join, plain
 from outlast.providers._responses_request import (
     PROVIDER,
@@ -25,7 +23,7 @@ from outlast.providers._responses_request import (
     build_request,
     to_input_items,
 )
-from outlast.providers._stream import events_of
+from outlast.providers._stream import Adapter, events_of
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -34,7 +32,7 @@ _REMEMBERED = 64
 """Background responses that one adapter can go back to."""
 
 
-class OpenAIResponses:
+class OpenAIResponses(Adapter):
     """A model behind OpenAI's Responses API; implements `outlast.model_api.Model`.
 
     **Continuing a cut turn.** The API cannot go on with an unfinished assistant message: it
@@ -62,21 +60,16 @@ class OpenAIResponses:
         InvalidDataError: A parameter that the adapter sets itself.
     """
 
-    def __init__(self, client: "AsyncOpenAI", model: str, **params: Any) -> None:
-        check_params(params, RESERVED)
-        self._client = client
-        self._model = model
-        self._params = params
-        self._begun: OrderedDict[int, tuple[ModelRequest, ResponsesDecoder]] = OrderedDict()
+    _sdk = "openai"
+    _reserved = RESERVED
 
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self._model
+    def __init__(self, client: "AsyncOpenAI", model: str, **params: Any) -> None:
+        super().__init__(client, model, params)
+        self._begun: OrderedDict[int, tuple[ModelRequest, ResponsesDecoder]] = OrderedDict()
 
     async def stream(self, request: ModelRequest, *, prefix: str = "") -> AsyncIterator[ModelEvent]:
         """Call the model once; see `outlast.model_api.Model.stream`."""
-        client: Any = self._client.with_options(max_retries=0)
+        client = self._once()
         body = build_request(self._model, request, prefix, self._params)
         decoder = ResponsesDecoder(prefix)
 
@@ -90,15 +83,12 @@ class OpenAIResponses:
                             decoder.response_id, stream=True, starting_after=decoder.sequence_number
                         )
                     except Exception as error:
-                        if not isinstance(explain(error), PermanentModelError):
+                        if not isinstance(self._explain(error), PermanentModelError):
                             raise
                         decoder.forget()  # It is gone: ask for the rest instead.
             return await client.responses.create(**body)
 
-        def explain(error: Exception) -> ModelError | None:
-            return to_model_error(error, secrets=(self._client.api_key,))
-
-        async with aclosing(events_of(start, decoder, explain)) as events:
+        async with aclosing(events_of(start, decoder, self._explain)) as events:
             async for event in events:
                 yield event
         if decoder.is_finished:
