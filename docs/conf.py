@@ -35,7 +35,8 @@ napoleon_use_ivar = True
 nitpicky = True
 # Other projects' pages are not looked up, so that the build needs no network.
 nitpick_ignore_regex = [
-    (r"py:.*", r"(abc|asyncio|collections|datetime|os|pathlib|random|types|typing)\..*"),
+    (r"py:.*", r"(abc|asyncio|collections|contextvars|datetime)\..*"),
+    (r"py:.*", r"(os|pathlib|random|types|typing)\..*"),
     (r"py:.*", r"(msgspec|sqlalchemy)\..*"),
     (r"py:.*", r"Async(Anthropic|OpenAI)"),
     (r"py:.*", r"(Any|Awaitable|AsyncIterator|Callable|ClassVar|Literal|Mapping|Sequence|Self)"),
