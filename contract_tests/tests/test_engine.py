@@ -176,6 +176,7 @@ async def test_a_need_that_is_not_met_is_named(need: str, reason: str) -> None:
 
 def test_the_environment_gives_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is given goes before the environment, and that before the defaults."""
+    monkeypatch.delenv("OUTLAST_CONTRACT_ROUNDS", raising=False)
     monkeypatch.setenv("OUTLAST_CONTRACT_KILLS", "50")
     monkeypatch.setenv("OUTLAST_CONTRACT_SEED", "9")
     settings = Settings.from_environment(seed=4, rounds=None, kills=None)
