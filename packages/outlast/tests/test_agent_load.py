@@ -310,6 +310,19 @@ def test_a_task_that_does_not_fit_together_is_mended(
 
 
 @virtually
+async def test_a_card_that_a_crash_left_running_is_brought_up_to_date(
+    backend: Backend, store: Any
+) -> None:
+    """The result was stored, the change of its card was not."""
+    tasks = backend.persistence
+    await tasks.save_task_state("t", TaskState(id="t", status=TaskStatus.PAUSED))
+    await tasks.save_api_messages("t", [QUESTION, answer_with("c1"), result("c1")])
+    await tasks.save_user_messages("t", [CARD])
+    async with await make(backend, TalkingModel()).load_task("t"):
+        assert cards(await tasks.load_user_messages("t")) == ["hang:done"]
+
+
+@virtually
 async def test_a_checkpoint_of_a_committed_turn_is_removed(backend: Backend, store: Any) -> None:
     """A process that died right behind the commit has left it."""
     agent = make(backend, TalkingModel(says("Bye.")))

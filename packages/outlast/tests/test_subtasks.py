@@ -396,6 +396,29 @@ async def test_a_parent_pauses_with_a_subtask_that_cannot_go_on(
 
 
 @virtually
+async def test_a_parent_whose_subtask_was_taken_stops_and_can_take_it_back(
+    backend: Backend, store: Any
+) -> None:
+    """It still owns itself: started again, it goes on with the sub-task."""
+    gate = Gate()
+    world = World(backend, gate)
+    async with await world.parent.create_task("Go.", task_id="t") as task:
+        await task.start()
+        await reached(gate.reached)
+        thief = await backend.persistence.claim_task(await world.child_id())
+        with pytest.raises(FencedError) as caught:
+            await task.wait()
+        assert caught.value.key == await world.child_id()
+        assert task.status is WAITING
+        gate.opened.set()
+        await task.start()
+        assert (await task.wait()).status is TaskStatus.COMPLETED
+        with pytest.raises(FencedError):
+            await backend.persistence.check_claim(thief)
+    assert await stored(backend) == DONE
+
+
+@virtually
 async def test_subtasks_nest(backend: Backend, store: Any) -> None:
     """A killed chain of three goes on from the top."""
     gate = Gate()

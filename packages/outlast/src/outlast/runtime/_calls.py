@@ -18,9 +18,6 @@ from outlast.runtime.tools import SubtaskResult, Tool, ToolContext
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_SHOWN = 4096
-"""Bytes of a result that a card repeats; the API message has all of it."""
-
 
 class Calls:
     """The tool calls of a task's last turn.
@@ -106,7 +103,7 @@ class Calls:
             if await self._decide(message, place, call, tool) == "skip":
                 await self._record(name, call, INTERRUPTED, is_error=True)
                 return
-            self._show(name, call, "running")
+            self._show_running(name)
         elif name not in self._not_begun:
             self._not_begun.add(name)
             core.add_user(
@@ -219,20 +216,14 @@ class Calls:
             message = result_message(name, call["id"], text, is_error=True)
             content, is_error = text, True
         core.add_api(message)
-        self._show(name, call, "failed" if is_error else "done", content)
+        core.show_result(name, content, is_error=is_error)
         await core.messages.save_api_messages_now()
 
-    def _show(self, name: str, call: ToolCallBlock, status: str, content: Any = None) -> None:
+    def _show_running(self, name: str) -> None:
         card = self._core.messages.get_user_message(name)
-        if card is None or card.tool_info is None:
-            return
-        if len(msgspec.json.encode(content)) > _SHOWN:
-            content = msgspec.json.encode(content)[:_SHOWN].decode(errors="ignore") + "..."
-        error = {"message": content} if status == "failed" else None
-        info = msgspec.structs.replace(
-            card.tool_info, status=status, result=None if error else content, error=error
-        )
-        self._core.update_user(name, tool_info=info)
+        if card is not None and card.tool_info is not None:
+            info = msgspec.structs.replace(card.tool_info, status="running", error=None)
+            self._core.update_user(name, tool_info=info)
 
 
 def _is_bad(result: SubtaskResult) -> bool:

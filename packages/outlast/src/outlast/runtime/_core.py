@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from outlast.contracts import Claim
+from outlast.contracts import Claim, PersistenceManager, StreamCheckpointStore
 from outlast.errors import FencedError, OutlastError
 from outlast.model_api import ToolCallBlock
 from outlast.models import ApiMessage, TaskInput, TaskStatus, UserMessage
@@ -28,6 +28,9 @@ INPUT_ID = "input"
 """Id of the message that holds a task's input, in both logs."""
 
 TURN_PREFIX = "turn-"
+_SHOWN = 4096
+"""Bytes of a result that a card repeats; the API message has all of it."""
+
 EPOCH = "epoch"
 """In a task's config: the epoch of the claim under which it was last started."""
 
@@ -46,15 +49,15 @@ class Core:
     def __init__(
         self, agent: "Agent", task_id: str, claim: Claim, callbacks: TaskCallbacks | None
     ) -> None:
-        self.agent = agent
-        self.task_id = task_id
-        self.claim = claim
-        self.callbacks = callbacks or TaskCallbacks()
-        self.persistence = agent.persistence
-        self.store = agent.stream_checkpoint
+        self.agent: Agent = agent
+        self.task_id: str = task_id
+        self.claim: Claim = claim
+        self.callbacks: TaskCallbacks = callbacks or TaskCallbacks()
+        self.persistence: PersistenceManager = agent.persistence
+        self.store: StreamCheckpointStore | None = agent.stream_checkpoint
         self.task_input: TaskInput | None = None
-        self.is_pausing = False
-        self.states = StateManager(
+        self.is_pausing: bool = False
+        self.states: StateManager = StateManager(
             task_id,
             agent.persistence,
             claim=claim,
@@ -63,7 +66,7 @@ class Core:
             on_status_change=self.callbacks.on_status_change,
             on_save_error=self.callbacks.on_save_error,
         )
-        self.messages = MessageManager(
+        self.messages: MessageManager = MessageManager(
             task_id,
             agent.persistence,
             claim=claim,
@@ -182,29 +185,43 @@ class Core:
             name = self.card_id(message.id, place)
             text = explain(name)
             self.add_api(result_message(name, call["id"], text, is_error=True))
-            card = self.messages.get_user_message(name)
-            if card is not None and card.tool_info is not None:
-                info = msgspec.structs.replace(
-                    card.tool_info, status="failed", error={"message": text}
-                )
-                self.update_user(name, tool_info=info)
+            self.show_result(name, text, is_error=True)
 
     async def drop_checkpoint(self) -> None:
         """Fence whoever writes the turn in flight, and remove what it has written.
 
+        A checkpoint store that is away is a warning: no later turn has the id of this one.
+
         Raises:
-            OutlastError: The store did not do it.
+            FencedError: The task has a newer owner.
         """
         if self.store is None:
             return
-        claim = await self.store.claim(self.run_id, thread_id=self.task_id)
-        if claim.checkpoint is None:
-            return
         try:
-            await self.store.delete(self.run_id, claim=claim)
+            claim = await self.store.claim(self.run_id, thread_id=self.task_id)
+            if claim.checkpoint is not None:
+                await self.store.delete(self.run_id, claim=claim)
         except FencedError:
             # Somebody has claimed the run since. That is for the task's owner alone to decide.
             await self.persistence.check_claim(self.claim)
+        except OutlastError as error:
+            log.warning("task %r: the turn in flight is left over: %s", self.task_id, error)
+
+    def show_result(self, name: str, content: Any, *, is_error: bool) -> None:
+        """Let the card of this name, if there is one, show a call's result."""
+        card = self.messages.get_user_message(name)
+        if card is None or card.tool_info is None:
+            return
+        encoded = msgspec.json.encode(content)
+        if len(encoded) > _SHOWN:
+            content = encoded[:_SHOWN].decode(errors="ignore") + "..."
+        info = msgspec.structs.replace(
+            card.tool_info,
+            status="failed" if is_error else "done",
+            result=None if is_error else content,
+            error={"message": content} if is_error else None,
+        )
+        self.update_user(name, tool_info=info)
 
     async def claim_runs(self) -> list[Claim]:
         """Fence whoever writes a turn of this task, without touching what was written.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from outlast.models import ApiMessage, TaskInput, UserMessage
 from outlast.runtime._core import INPUT_ID, SENT, TURN_PREFIX, Core, log, utc_now
-from outlast.runtime.history import Repair, repair_history
+from outlast.runtime.history import Repair, repair_history, results_of
 from outlast.runtime.merging import as_blocks
 
 
@@ -38,6 +38,13 @@ def repair_task(core: Core, inbox: Sequence[ApiMessage]) -> list[Repair]:
         core.messages.replace_messages(mended)
         repairs += found
     for message in core.messages.api_messages:
+        for result in results_of(message):
+            card = core.messages.get_user_message(message.id)
+            info = None if card is None else card.tool_info
+            if info is not None and info.status == "running":
+                # The result was stored, the card's change was not.
+                is_error = bool(result.get("is_error"))
+                core.show_result(message.id, result.get("content"), is_error=is_error)
         is_ours = message.role == "assistant" and message.id.startswith(TURN_PREFIX)
         if is_ours and core.messages.get_user_message(message.id) is None:
             core.add_answer(message)

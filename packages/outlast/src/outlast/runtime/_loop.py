@@ -55,6 +55,7 @@ class Loop:
                 if core.is_pausing:
                     break
                 core.messages.end_round()
+                await core.messages.append_user_messages_now()
                 await self.take_inbox()
                 if core.is_answered():
                     if await self.finish(TaskStatus.COMPLETED):

@@ -71,7 +71,7 @@ class Saver:
         self._failures = 0
         self._is_urgent = False
         self._stop: OutlastError | None = None
-        self.is_closed = False
+        self.is_closed: bool = False
 
     @property
     def is_dirty(self) -> bool:

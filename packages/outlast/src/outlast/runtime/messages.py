@@ -106,8 +106,12 @@ class _Log(Generic[MessageT]):
     def adopt(self, message: MessageT) -> None:
         """Take in a message that somebody else has just stored at the end of the stored ones."""
         self._refuse_known(message.id)
-        self.messages.insert(self._sent, message)
-        self._index()
+        if self._sent >= len(self.messages):
+            self._places[message.id] = len(self.messages)
+            self.messages.append(message)
+        else:
+            self.messages.insert(self._sent, message)
+            self._index()
         if not self._is_full_save_due:
             self._stored += 1
             self._sent += 1

@@ -422,7 +422,7 @@ class Task:
         finally:
             if self._watcher is not None:
                 self._watcher.cancel()
-        if isinstance(error, FencedError):
+        if isinstance(error, FencedError) and error.key == self.id:
             self._lose(error)
         log.error(
             "task %r: stopped here as %s: %s: %s",
