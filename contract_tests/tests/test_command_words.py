@@ -71,6 +71,11 @@ def test_a_report_that_cannot_be_written_is_an_error(
     assert "No clause failed." in shown.out
 
 
+def heed_interrupts() -> None:
+    """Whoever runs the tests in the background has them ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 INTERRUPTED_IN = """
 import asyncio, os, signal, sys
 from outlast_contract.cli import main
@@ -95,6 +100,7 @@ def test_an_interrupt_while_a_loop_is_made_or_closed_ends_in_words(method: str) 
         text=True,
         timeout=50,
         check=False,
+        preexec_fn=heed_interrupts,
     )
     assert (done.stderr.strip(), done.returncode) == ("outlast-contract: interrupted", 130)
 
@@ -103,7 +109,11 @@ def test_an_interrupt_ends_the_run_in_words() -> None:
     """Control-C ends with 130 and without a traceback."""
     arguments = (*COMMAND, "memory://", "-v")
     with subprocess.Popen(
-        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        arguments,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_interrupts,  # noqa: PLW1509 - it asks for nothing that a thread could hold
     ) as process:
         try:
             assert process.stdout is not None
