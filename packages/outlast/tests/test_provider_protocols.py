@@ -311,11 +311,12 @@ async def test_a_server_that_falls_silent_is_left_after_the_timeout(
     """The client's timeout is a retryable error, before the first event and between two."""
     server = serve(faults=[Fault("stall", after=0), Fault("stall", after=9)])
     async with protocol.at(server, timeout=0.25) as client:
-        turn, _ = await Talk(protocol, backend, client).turn()
+        turn, _ = await Talk(protocol, backend, client).turn(max_retries=50)
     assert said(turn) == [TEXT, *CALLS]
-    assert len(turn.recoveries) == 2
-    wanted = ["disconnected", "disconnected", "finished"]
-    assert server.wait_for(lambda: [s.outcome for s in server.served] == wanted)
+    # More than these two, if the machine itself falls silent for so long.
+    assert len(turn.recoveries) >= 2
+    assert server.wait_for(lambda: all(s.outcome == "disconnected" for s in server.served[:2]))
+    assert server.served[-1].outcome == "finished"
 
 
 async def test_a_server_that_is_not_there_is_a_retryable_error(
