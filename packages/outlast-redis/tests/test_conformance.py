@@ -1,20 +1,26 @@
 """Redis, Valkey and Redis Cluster keep the contract, with every kind of client.
 
 A single server runs everything; what a cluster and a lent client do differently is the way to the
-server, which the tier *contract* goes all along. Their races are a matter of long runs.
+server, which the tier *contract* goes all along, with less repetition. Their races are a matter of
+long runs.
 """
+
+import dataclasses
 
 import pytest
 from redis_support import ClusterHarness, DecodingHarness, RedisHarness, ValkeyHarness
 
-from outlast_contract import contract_suite
+from outlast_contract import Settings, contract_suite
+
+LESS = dataclasses.replace(Settings.from_environment(), kills=2, listed=300)
 
 TestRedis = contract_suite(RedisHarness)
 TestValkey = contract_suite(ValkeyHarness)
-TestCluster = contract_suite(ClusterHarness, tiers=["contract"])
+TestCluster = contract_suite(ClusterHarness, tiers=["contract"], settings=LESS)
 TestDecodingClient = contract_suite(
     DecodingHarness,
     tiers=["contract"],
+    settings=LESS,
     xfail={
         "test_e3_unknown_options_are_refused": "a keyword that a class lacks is a TypeError",
     },
