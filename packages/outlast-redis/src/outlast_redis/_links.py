@@ -132,12 +132,9 @@ async def exchange(connection: Connection, commands: Sequence[Command]) -> list[
     answers: list[Any] = []
     try:
         packed = pack(commands)
-        task = asyncio.current_task()
-        cancels = task.cancelling() if task else 0
+        before = cancellations()
         await connection.send_packed_command(packed, check_health=False)
-        if task and task.cancelling() > cancels:
-            # A client with a socket timeout sends through wait_for(), which swallows it (X1).
-            raise asyncio.CancelledError
+        check_cancelled(before)
         for _ in commands:
             try:
                 answers.append(await connection.read_response(disable_decoding=True))
@@ -148,6 +145,21 @@ async def exchange(connection: Connection, commands: Sequence[Command]) -> list[
         await connection.disconnect(nowait=True)
         raise
     return answers
+
+
+def cancellations() -> int:
+    """How often the running task was cancelled; for `check_cancelled`."""
+    task = asyncio.current_task()
+    return task.cancelling() if task else 0
+
+
+def check_cancelled(before: int) -> None:
+    """Raise a cancellation that came after ``before`` was counted, and that redis-py swallowed.
+
+    A client with a socket timeout sends through wait_for(), which does so before Python 3.12 (X1).
+    """
+    if cancellations() > before:
+        raise asyncio.CancelledError
 
 
 def pack(commands: Sequence[Command]) -> list[bytes]:
@@ -198,11 +210,13 @@ class Link(abc.ABC):
     async def on(self, lender: Lender, place: str, commands: Sequence[Command]) -> list[Any]:
         """The answers of one server."""
         async with self._limit:
+            before = cancellations()
             try:
                 connection = await lender.acquire()
             except RAISED as error:
                 raise translate(error, place, sent=False) from error
             try:
+                check_cancelled(before)  # It may have greeted the server on the way.
                 return await exchange(connection, commands)
             except RAISED as error:
                 raise translate(error, place, sent=True) from error
