@@ -103,7 +103,7 @@ async def survive_restarts(
         async with load:
             for number in range(kills):
                 await load.get_on()
-                await load.suffer(server, node(), until_felt=number % 4 == 1)
+                await load.suffer(server, await asyncio.to_thread(node), until_felt=number % 4 == 1)
             await load.get_on()
         await load.end(clients, seed)
     history.check()
