@@ -106,7 +106,7 @@ class HttpProxy:
     def __init__(self, port: int) -> None:
         self.port = 0
         self.requests: list[str] = []
-        self._target = port
+        self.target = port
         self._rules: list[tuple[Callable[[Request], bool], Rule]] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -169,7 +169,7 @@ class HttpProxy:
             self._tasks.discard(task)
 
     async def _forward(self, request: Request) -> bytes:
-        reader, writer = await asyncio.open_connection(HOST, self._target)
+        reader, writer = await asyncio.open_connection(HOST, self.target)
         try:
             headers = {**request.headers, "connection": "close"}
             lines = [f"{request.method} {request.path} HTTP/1.1"]

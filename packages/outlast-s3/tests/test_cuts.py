@@ -1,9 +1,11 @@
 """Writers that die between two requests: S8, S13."""
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 import pytest
-from s3_support import Forward, HttpProxy, Open, Owner, Request, Store, claim_id, dropping
+from s3_support import HOST, Forward, HttpProxy, Open, Owner, Request, Store, claim_id, dropping
 
 from outlast.driver import Entry, Fence, Scope
 from outlast.errors import OutlastError, UnavailableError
@@ -83,6 +85,44 @@ async def test_a_list_of_several_objects_is_the_old_or_the_new_one(
             break
     kinds = {name.split("/")[-2] for name in server.objects(prefix)}
     assert kinds <= {prefix, "floor"}
+
+
+@pytest.mark.parametrize("sent", [0, 1, 100], ids="{} bytes".format)
+@pytest.mark.parametrize("what", ["/task/", "/piece/", "/floor/"])
+async def test_a_body_that_breaks_off_changes_nothing(
+    open_driver: Open, proxy: HttpProxy, what: str, sent: int
+) -> None:
+    """Also if the sender dies behind the headers, for which SeaweedFS stores an empty object."""
+    driver, other = await open_driver(proxy.port), await open_driver()
+
+    async def breaking(request: Request, forward: Forward) -> bytes | None:
+        reader, writer = await asyncio.open_connection(HOST, server_port)
+        lines = [f"{request.method} {request.path} HTTP/1.1"]
+        lines += [f"{name}: {value}" for name, value in request.headers.items()]
+        writer.write("\r\n".join([*lines, "", ""]).encode() + request.body[:sent])
+        await writer.drain()
+        writer.write_eof()
+        await reader.read()
+        writer.close()
+        return None
+
+    server_port = proxy.target
+    owner = Owner((await driver.claim(TASK, claim_id(1))).fence)
+    await driver.replace(TASK, "api", OLD, fence=owner.fence())
+    proxy.once(lambda request: request.method == "PUT" and what in request.path, breaking)
+    if what == "/floor/":
+        await driver.remove(TASK, fence=owner.fence())
+        with pytest.raises(UnavailableError):
+            await driver.sweep(older_than=0, limit=9, dry_run=False, after=None)
+        page = await other.sweep(older_than=0, limit=9, dry_run=False, after=None)
+        assert page.tombstones == 1
+        assert (await other.claim(TASK, claim_id(2))).epoch == 2
+        return
+    with contextlib.suppress(OutlastError):
+        await driver.replace(TASK, "api", NEW, fence=owner.fence())
+    assert await other.load(TASK, "api") in (OLD, NEW)
+    await driver.append(TASK, "user", [Entry("m", b"")], fence=owner.fence())
+    assert (await other.claim(TASK, claim_id(2))).epoch == 2
 
 
 async def test_a_zombie_cannot_bring_back_a_name_that_was_collected(

@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import time
+from base64 import b64encode
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from email.utils import parsedate_to_datetime
+from hashlib import md5
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -131,7 +133,8 @@ class Bucket:
         """In a thread."""
         sent = moment()
         try:
-            fields = getattr(self._client, method)(Bucket=self._name, **parameters)
+            checked = _checked(parameters)
+            fields = getattr(self._client, method)(Bucket=self._name, **checked)
             self._tell(fields, sent)
             stream = fields.get("Body")
             return Answer(fields, b"" if stream is None else stream.read())
@@ -144,6 +147,19 @@ class Bucket:
         with contextlib.suppress(KeyError, ValueError):
             told = parsedate_to_datetime(headers["date"]).timestamp()
             self._clock.tell(told, sent=sent, received=moment())
+
+
+def _checked(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With a digest of the body, if there is one.
+
+    Without it a store may take what arrived for the whole, if the sender dies: SeaweedFS put an
+    empty object in the place of a record when its connection was lost behind the headers.
+    """
+    body = parameters.get("Body")
+    if body is None:
+        return parameters
+    digest = md5(body, usedforsecurity=False).digest()
+    return {**parameters, "ContentMD5": b64encode(digest).decode()}
 
 
 __all__ = ["Answer", "Bucket"]
