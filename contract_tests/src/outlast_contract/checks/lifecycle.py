@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import os
+import re
 import sys
 import threading
 from collections.abc import Awaitable, Callable
@@ -46,6 +47,9 @@ from outlast_contract.mutations import (
     fill,
     state_of,
 )
+
+_SECRET = re.compile("password|secret|token")
+"""In the name of an option."""
 
 CALLS: dict[str, Callable[[outlast.Backend], Awaitable[object]]] = {
     **{
@@ -300,10 +304,14 @@ async def misuse_raises_errors_of_outlast(context: Context) -> None:
 
 @check("E4")
 async def no_secret_is_shown(context: Context) -> None:
-    """Neither reprs nor errors nor log lines show the password of the store's URL."""
-    parts = urlsplit(context.harness.url or "")
-    if not parts.password:
-        raise NotRun("the store's URL has no password (or there is no Harness.url)")
+    """Neither reprs nor errors nor log lines show the password of the store's URL, or a secret
+    among the options.
+    """
+    options = context.harness.options.items()
+    secrets = [str(value) for name, value in options if _SECRET.search(name)]
+    secrets += [found for found in (urlsplit(context.harness.url or "").password,) if found]
+    if not secrets:
+        raise NotRun("neither Harness.url nor Harness.options has a password or another secret")
     with LogLines("", logging.DEBUG) as log:
         backend = await context.open()
         shown = [repr(backend), str(backend), repr(backend.persistence), repr(backend.checkpoints)]
@@ -313,8 +321,8 @@ async def no_secret_is_shown(context: Context) -> None:
         unknown = await error_of(_with_unknown_option(context))
         expect(isinstance(unknown, ConfigurationError), f"an unknown option gave {unknown!r}")
         shown += [repr(unknown), str(unknown)]
-    leaks = [text for text in (*shown, *log.lines) if parts.password in text]
-    expect(not leaks, f"{len(leaks)} of {len(shown) + len(log.lines)} texts show the password")
+    leaks = [text for text in (*shown, *log.lines) if any(secret in text for secret in secrets)]
+    expect(not leaks, f"{len(leaks)} of {len(shown) + len(log.lines)} texts show a secret")
 
 
 async def _with_unknown_option(context: Context) -> None:
