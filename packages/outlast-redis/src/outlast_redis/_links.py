@@ -122,6 +122,8 @@ def _is_readable(connection: Connection) -> bool:
     transport = None if writer is None else writer.get_extra_info("socket")
     if transport is None or not hasattr(select, "poll"):  # Windows has none.
         return False
+    if transport.fileno() < 0:  # The event loop has seen a reset, and closed it.
+        return True
     poll = select.poll()
     poll.register(transport, select.POLLIN)
     return bool(poll.poll(0))
