@@ -18,6 +18,7 @@ from outlast_contract.engine import TIERS, Check, Result, Settings, select_check
 from outlast_contract.harness import Harness
 from outlast_contract.report import Report, printable, summary
 from outlast_contract.runner import run_suite
+from outlast_contract.soak_command import add_arguments, run_soak
 from outlast_contract.stores import harness_for
 
 _COLOURS = {"verified": "32", "failed": "1;31", "not run": "33", "head": "1"}
@@ -50,9 +51,20 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help="of all random choices (default 0)")
     parser.add_argument("--rounds", type=int, help="of each race (default 10)")
     parser.add_argument("--kills", type=int, help="processes to kill in each check (default 10)")
+    parser.add_argument(
+        "--thorough",
+        action="store_true",
+        help="try every kind of fault everywhere, instead of those that differ most",
+    )
+    parser.add_argument(
+        "--server-faults",
+        action="store_true",
+        help="also do what all users of the server would notice; it is listed first",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write the report as JUnit XML")
     parser.add_argument("-v", "--verbose", action="store_true", help="one line for each check")
+    add_arguments(parser)
     parser.add_argument("--version", action="version", version=f"outlast-contract {__version__}")
     return parser
 
@@ -77,7 +89,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     for clause in clauses:
         if clause not in CLAUSES:
             parser.error(f"no clause {clause!r}; there are {', '.join(CLAUSES)}")
-    for name in ("rounds", "kills"):
+    for name in ("rounds", "kills", "owners", "calls"):
         value = getattr(options, name)
         if value is not None and value < 1:
             parser.error(f"--{name} must be at least 1")
@@ -89,6 +101,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         settings = Settings.from_environment(
             seed=options.seed, rounds=options.rounds, kills=options.kills
         )
+        settings = settings.extended(thorough=options.thorough, server_faults=options.server_faults)
     except ValueError as error:
         parser.error(f"OUTLAST_CONTRACT_SEED, _ROUNDS and _KILLS are integers: {error}")
     checks = select_checks(tiers=options.tier or TIERS, clauses=clauses)
@@ -98,6 +111,12 @@ def _run(arguments: Sequence[str] | None) -> int:
     except OutlastError as error:
         print(f"outlast-contract: {printable(str(error))}", file=sys.stderr)
         return 2
+    if options.minutes is not None:
+        return run_soak(options, make_harness, settings.seed, sys.stdout)
+    print(f"Works in namespaces oc-{settings.run}-..., and removes what they hold.")
+    if options.server_faults:
+        names = ", ".join(make_harness().server_faults()) or "nothing: no such fault is known"
+        print(f"Does to the whole server: {names}")
     # What backends log is part of what is checked; it would only tear the progress line.
     logging.getLogger("outlast").addHandler(logging.NullHandler())
     screen = Screen(sys.stdout, len(checks), verbose=options.verbose)

@@ -13,7 +13,7 @@ import secrets
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeVar
 
 import outlast
@@ -29,7 +29,9 @@ from outlast_contract.harness import Harness
 Tier = Literal["contract", "race", "faults"]
 TIERS: Final[tuple[Tier, ...]] = ("contract", "race", "faults")
 
-Need = Literal["driver", "endpoints", "options", "raw", "processes", "same store in processes"]
+Need = Literal[
+    "driver", "endpoints", "options", "raw", "server", "processes", "same store in processes"
+]
 """What a check asks of a harness or backend: see `Context.missing`."""
 
 Status = Literal["passed", "failed", "not run"]
@@ -51,6 +53,9 @@ class Settings:
         thorough: Whether every kind of fault is tried everywhere, instead of those that differ
             most.
         heavy: Whether checks that move much data are run; else they are "not run".
+        server_faults: Whether a server that the suite did not start may suffer what its other
+            users would notice.
+        run: Part of the names of all namespaces of a run, random.
     """
 
     seed: int = 0
@@ -61,6 +66,8 @@ class Settings:
     time_limit: float = 50.0
     thorough: bool = False
     heavy: bool = True
+    server_faults: bool = False
+    run: str = field(default_factory=lambda: secrets.token_hex(3))
 
     @classmethod
     def from_environment(cls, **given: int | None) -> "Settings":
@@ -80,6 +87,15 @@ class Settings:
             values |= {"thorough": True, "time_limit": 300.0}
         values["heavy"] = os.environ.get("OUTLAST_CONTRACT_HEAVY", "1") != "0"
         return cls(**values)
+
+    def extended(self, *, thorough: bool = False, server_faults: bool = False) -> "Settings":
+        """The same, and more; a thorough check has more time."""
+        return replace(
+            self,
+            thorough=self.thorough or thorough,
+            server_faults=self.server_faults or server_faults,
+            time_limit=max(self.time_limit, 300.0) if thorough else self.time_limit,
+        )
 
 
 @dataclass(frozen=True)
@@ -233,7 +249,7 @@ class Context:
 
     def new_namespace(self, tail: str = "") -> str:
         """A namespace that nobody else uses, wiped after the check."""
-        name = f"oc-{secrets.token_hex(6)}{tail}"
+        name = f"oc-{self.settings.run}-{secrets.token_hex(6)}{tail}"
         self.namespaces.append(name)
         return name
 
@@ -312,6 +328,8 @@ class Context:
             return "needs Harness.open_with() or Harness.url"
         if "raw" in needs and _is_default(harness, "raw"):
             return "needs Harness.raw(): a look at the store past the adapter"
+        if "server" in needs and _is_default(harness, "start_server"):
+            return "needs Harness.start_server(): a server that may be killed and stopped"
         if needs.isdisjoint({"processes", "same store in processes"}):
             return None
         if self.harness.url is None:

@@ -1,9 +1,9 @@
 """What a backend gives the suite: a way to open clients, and whatever more it can offer."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import outlast
 from outlast.contracts import DriverBackend
@@ -13,6 +13,37 @@ from outlast_contract.expect import NotRun
 from outlast_contract.faults.endpoints import Endpoints, endpoints_of
 from outlast_contract.faults.endpoints import moved as moved_to
 from outlast_contract.faults.wires import Address
+
+
+class ServerControls(Protocol):
+    """A server that a check may kill; ``outlast_contract.servers.Server`` is one. Its methods
+    return when it is done, and are called in threads.
+    """
+
+    @property
+    def url(self) -> str:
+        """For ``outlast.open_backend``."""
+        ...
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Keywords that go with it."""
+        ...
+
+    def kill(self, node: int = 0) -> None:
+        """SIGKILL it; one of its nodes, if it has several."""
+
+    def restart(self, node: int = 0) -> None:
+        """Start it again on its data, at the same address, and wait until it serves."""
+
+    def stop(self, node: int = 0) -> None:
+        """SIGSTOP it."""
+
+    def cont(self, node: int = 0) -> None:
+        """SIGCONT it."""
+
+    def close(self) -> None:
+        """End it, and remove its data."""
 
 
 class Harness:
@@ -77,6 +108,22 @@ class Harness:
             raise NotRun("needs Harness.url, or Harness.endpoints() and open_through()")
         url, given = moved_to(self.url, self.options, moved)
         return outlast.open_backend(url, namespace=namespace, **{**given, **options})
+
+    async def start_server(self) -> "ServerControls":
+        """A server of the same kind, started for one check, which kills, stops and restarts it.
+
+        Raises:
+            NotRun: None can be started.
+        """
+        raise NotRun("needs Harness.start_server(): a server that may be killed and stopped")
+
+    def server_faults(self) -> Mapping[str, Callable[[], Awaitable[object]]]:
+        """What can be done to the server as a whole, which its other users would notice but which
+        it allows at any time: by name, such as ``SCRIPT FLUSH``.
+
+        A command that was given a URL does it only with ``--server-faults``.
+        """
+        return {}
 
     async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
         """Everything that the store holds for ``namespace``, past the adapter.
@@ -192,4 +239,4 @@ async def _unless_damaged(items: AsyncIterator[Any]) -> AsyncIterator[Any]:
         return
 
 
-__all__ = ["Endpoints", "Harness", "UrlHarness"]
+__all__ = ["Endpoints", "Harness", "ServerControls", "UrlHarness"]

@@ -14,9 +14,9 @@ from outlast.errors import (
 )
 from outlast_contract.expect import Violation, expect
 from outlast_contract.mutations import MUTATIONS, Image
-from outlast_contract.owners import Event
+from outlast_contract.owners import CANCELLED, Event
 
-_DOCUMENTED: Final = {
+_DOCUMENTED: Final = {CANCELLED} | {
     kind.__name__
     for kind in (
         FencedError,

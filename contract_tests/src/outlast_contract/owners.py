@@ -4,6 +4,7 @@ Between its writes an owner is superseded now and then, by itself through anothe
 on trying to write through its older claims.
 """
 
+import asyncio
 import random
 import time
 from collections.abc import Awaitable, Sequence
@@ -27,6 +28,8 @@ from outlast_contract.mutations import (
 )
 
 Outcome = Literal["done", "refused", "unknown"]
+
+CANCELLED: Final = asyncio.CancelledError.__name__
 
 _OFTEN: Final = {
     "append_api_message": 12,
@@ -83,6 +86,7 @@ class Owner:
         *,
         removes: bool = True,
         writes_stale: bool = True,
+        cancels: float = 0.0,
     ) -> None:
         """Own a scope that nobody else touches.
 
@@ -92,11 +96,13 @@ class Owner:
             seed: Of the calls that are drawn.
             removes: Whether messages are replaced and removed, too, instead of appended only.
             writes_stale: Whether superseded claims go on writing.
+            cancels: The share of calls that are cancelled on their way.
         """
         self.scope = scope
         self._clients = clients
         self._random = random.Random(f"{scope.id} {seed}")
         self._writes_stale = writes_stale
+        self._cancels = cancels
         self._claims: list[tuple[outlast.Backend, outlast.Claim]] = []
         self._claiming: str | None = new_claim_id()
         self._steps = 0
@@ -182,8 +188,17 @@ class Owner:
 
     async def _noted(self, name: str, call: Awaitable[object], **known: Any) -> Event:
         began = time.monotonic()
-        error = await error_of(call)
+        task = asyncio.ensure_future(error_of(call))
+        if self._random.random() < self._cancels:
+            for _ in range(self._random.randint(0, 20)):
+                await asyncio.sleep(0)
+            await asyncio.wait([task], timeout=self._random.choice((0, 0.001, 0.01)))
+            task.cancel()
+        await asyncio.wait([task])
         event = Event(self.scope, name, began, time.monotonic(), **known)
+        if task.cancelled():
+            return msgspec.structs.replace(event, outcome="unknown", error=CANCELLED)
+        error = task.result()
         if error is None:
             return event
         return msgspec.structs.replace(
@@ -195,4 +210,4 @@ class Owner:
         )
 
 
-__all__ = ["Event", "Outcome", "Owner"]
+__all__ = ["CANCELLED", "Event", "Outcome", "Owner"]

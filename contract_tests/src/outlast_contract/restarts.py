@@ -22,10 +22,9 @@ import msgspec
 import outlast
 from outlast.driver import Scope, Survives
 from outlast_contract.expect import Violation
-from outlast_contract.harness import Harness, UrlHarness
+from outlast_contract.harness import Harness, ServerControls, UrlHarness
 from outlast_contract.outages import History
 from outlast_contract.owners import Event, Owner
-from outlast_contract.servers import Server
 from outlast_contract.workers import Worker, Workers
 
 _PATIENCE: Final = 60.0
@@ -33,7 +32,7 @@ _PATIENCE: Final = 60.0
 
 
 async def survive_restarts(
-    server: Server,
+    server: ServerControls,
     harness: Harness | None = None,
     *,
     kills: int = 5,
@@ -178,7 +177,7 @@ class _Load:
             f"each owner made {wanted} calls, one of them through a superseded claim",
         )
 
-    async def suffer(self, server: Server, node: int, *, until_felt: bool) -> None:
+    async def suffer(self, server: ServerControls, node: int, *, until_felt: bool) -> None:
         """Kill a node and start it again."""
         gone = time.monotonic()
         outages = self._history.outages

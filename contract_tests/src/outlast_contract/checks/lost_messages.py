@@ -3,13 +3,14 @@
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import outlast
 from outlast.driver import Scope
-from outlast.errors import FencedError, OutcomeUnknownError, OutlastError, UnavailableError
+from outlast.errors import FencedError, OutcomeUnknownError, UnavailableError
 from outlast_contract.engine import Context, check, check_each
 from outlast_contract.expect import error_of, expect, expect_equal
+from outlast_contract.faults.endings import judge
 from outlast_contract.faults.strikes import Strike, breaking, under_faults
 from outlast_contract.mutations import (
     KINDS,
@@ -27,18 +28,6 @@ from outlast_contract.mutations import (
 
 _NEXT: Final = {"task": "append_user_message", "run": "put"}
 _MAY_BE: Final = (OutcomeUnknownError, UnavailableError)
-
-
-def judge(what: str, error: OutlastError | None, found: Any, before: Any, after: Any) -> None:
-    """Hold what a call said of itself to what it did."""
-    if error is None:
-        expect_equal(found, after, f"data after {what}, which was done", clause="E2")
-    elif error.applied is False:
-        text = f"data after {what}, which was not applied by its own account ({error!r})"
-        expect_equal(found, before, text, clause="E2")
-    else:
-        text = f"{what} left a mixture or invented something: {found}"
-        expect(found in (before, after), text, clause="A3")
 
 
 @check_each(MUTATIONS, "E2", "A2", "E5", "C8", "F6", tier="faults", needs=["endpoints"])

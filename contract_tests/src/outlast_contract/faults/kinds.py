@@ -117,6 +117,11 @@ class Hold:
             self._arrived.set()
             self._over.set()
 
+    @property
+    def has_arrived(self) -> bool:
+        """Whether something is or was held."""
+        return self._arrived.is_set()
+
     async def arrived(self) -> None:
         """Wait until something is held."""
         await self._arrived.wait()

@@ -11,6 +11,8 @@ from outlast_contract.expect import NotRun
 from outlast_contract.faults.kinds import BROKEN
 from outlast_contract.faults.proxy import Fault, Script, Shot
 
+Matches = bytes | Callable[[bytes], bool]
+
 _FEW: Final = ("cut", "reply reset")
 
 
@@ -22,10 +24,10 @@ class Strike:
         was_struck: Whether the call had an exchange there.
     """
 
-    def __init__(self, script: Script, fault: Fault, at: int, name: str) -> None:
-        """For `strikes`."""
-        self.what: str = f"exchange {at} struck ({name})"
-        self._script, self._fault, self._at = script, fault, at
+    def __init__(self, script: Script, fault: Fault, at: int, what: str, matches: Matches) -> None:
+        """For `under_faults`."""
+        self.what: str = what
+        self._script, self._fault, self._at, self._matches = script, fault, at, matches
         self._shot: Shot | None = None
 
     @property
@@ -39,7 +41,7 @@ class Strike:
         return self._shot
 
     def __enter__(self) -> Shot:
-        self._shot = self._script.arm(self._fault, at=self._at)
+        self._shot = self._script.arm(self._fault, at=self._at, matches=self._matches)
         return self._shot
 
     def __exit__(
@@ -61,10 +63,20 @@ Body = Callable[[outlast.Backend, Iterator[Strike]], Awaitable[None]]
 
 
 async def under_faults(
-    context: Context, body: Body, faults: Mapping[str, Fault] | None = None
+    context: Context,
+    body: Body,
+    faults: Mapping[str, Fault] | None = None,
+    *,
+    matches: Matches = b"",
 ) -> None:
     """Run ``body`` for every fault that breaks a connection, or the given ones, side by side, each
     with a client behind a network of its own.
+
+    Args:
+        context: Of the check.
+        body: Makes the calls that are struck.
+        faults: By name.
+        matches: Which exchanges count, as for `Script.arm`.
 
     Raises:
         NotRun: The calls do not go through the network.
@@ -75,14 +87,17 @@ async def under_faults(
         for name, fault in chosen.items():
             network = await context.network()
             client = await context.open_through(network)
-            group.create_task(_run(body(client, _strikes(network.script, name, fault, first))))
+            found = strikes(network.script, name, fault, first, matches)
+            group.create_task(_run(body(client, found)))
 
 
 async def _run(body: Awaitable[None]) -> None:
     await body
 
 
-def _strikes(script: Script, name: str, fault: Fault, first: int) -> Iterator[Strike]:
+def strikes(
+    script: Script, name: str, fault: Fault, first: int, matches: Matches = b""
+) -> Iterator[Strike]:
     """A fault at the exchanges of a call, which the caller makes anew within each strike.
 
     At every one of the first few, then at ever fewer. In the last round nothing is struck: the call
@@ -90,7 +105,7 @@ def _strikes(script: Script, name: str, fault: Fault, first: int) -> Iterator[St
     """
     for place in places(first):
         before = script.calls
-        strike = Strike(script, fault, place, name)
+        strike = Strike(script, fault, place, f"exchange {place} struck ({name})", matches)
         yield strike
         if script.calls == before:
             raise NotRun("the client's requests do not come through its endpoints")
@@ -106,4 +121,4 @@ def places(first: int) -> Iterator[int]:
         yield place
 
 
-__all__ = ["Body", "Strike", "breaking", "places", "under_faults"]
+__all__ = ["Body", "Strike", "breaking", "places", "strikes", "under_faults"]

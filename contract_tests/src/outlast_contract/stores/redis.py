@@ -1,6 +1,6 @@
 """Redis, Valkey and Redis Cluster, read with redis-py."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -18,6 +18,17 @@ class RedisHarness(UrlHarness):
         try:
             tag = quote(namespace, safe="")
             return [found async for found in _keys(client, tag)]
+        finally:
+            await client.aclose()
+
+    def server_faults(self) -> Mapping[str, Callable[[], Awaitable[object]]]:
+        """The server forgets all scripts."""
+        return {"SCRIPT FLUSH": self._flush_scripts}
+
+    async def _flush_scripts(self) -> None:
+        client = self._client()
+        try:
+            await client.script_flush()
         finally:
             await client.aclose()
 

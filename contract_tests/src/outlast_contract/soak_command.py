@@ -1,0 +1,116 @@
+"""``outlast-contract URL --minutes N``: random owners and faults, until something breaks."""
+
+import argparse
+import logging
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from outlast.url import redact
+from outlast_contract._interrupts import run_in_own_loop
+from outlast_contract.harness import Harness
+from outlast_contract.outages import History
+from outlast_contract.report import printable
+from outlast_contract.soak import KINDS, KINDS_WITHIN, Finding, Round, soak
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the soak."""
+    group = parser.add_argument_group(
+        "soak",
+        "Instead of the checks: rounds of random owners whose calls, cancellations and faults of "
+        "the network are drawn from a seed, until a clause is broken or the time is over.",
+    )
+    group.add_argument("--minutes", type=float, metavar="N", help="how long; 0 is one round")
+    group.add_argument("--owners", type=int, default=Round.owners, help="in each round (default 6)")
+    group.add_argument(
+        "--calls", type=int, default=Round.calls, help="that each owner makes (default 80)"
+    )
+    group.add_argument(
+        "--fault",
+        action="append",
+        choices=(*KINDS, *KINDS_WITHIN),
+        metavar="KIND",
+        help=f"only this kind; may be repeated: {', '.join(KINDS)}; without a network "
+        f"{', '.join(KINDS_WITHIN)}",
+    )
+    group.add_argument(
+        "--cancels",
+        type=float,
+        default=Round.cancels,
+        metavar="SHARE",
+        help=f"of the calls that are cancelled (default {Round.cancels:g})",
+    )
+
+
+def run_soak(
+    options: argparse.Namespace, make_harness: Callable[[], Harness], seed: int, stream: TextIO
+) -> int:
+    """Run it and return the exit code."""
+    first = Round(
+        seed=seed,
+        owners=options.owners,
+        calls=options.calls,
+        kinds=tuple(options.fault or ()),
+        cancels=options.cancels,
+    )
+    logging.getLogger("outlast").addHandler(logging.NullHandler())
+    screen = _Screen(stream)
+    found = run_in_own_loop(
+        lambda: soak(make_harness(), first, seconds=60 * options.minutes, told=screen.told)
+    )
+    screen.clear()
+    subject = redact(options.url)
+    if found is None:
+        print(f"No clause failed on {subject}: {screen.summary}", file=stream)
+        return 0
+    print(report(found, options.url), file=stream)
+    return 1
+
+
+def report(found: Finding, url: str) -> str:
+    """What was found, for people: the clause, the calls, what was injected, how to repeat it."""
+    injected = "\n".join(f"  {line}" for line in found.injected) or "  nothing"
+    return printable(
+        f"FAILED: {found.broken.clause}, in a round of seed {found.round.seed}\n"
+        f"{found.broken.message}\n"
+        f"injected:\n{injected}\n"
+        "Repeat this round, as short as it could be made; how calls meet faults depends on time, "
+        "so it may take some attempts:\n"
+        f"  outlast-contract {redact(url)!r} --minutes 0 {found.round.options}"
+    )
+
+
+class _Screen:
+    """Counts, in one moving line if the stream is a terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._is_terminal = stream.isatty()
+        self._began = time.monotonic()
+        self._rounds = self._calls = self._faults = self._unknown = 0
+
+    @property
+    def summary(self) -> str:
+        seconds = time.monotonic() - self._began
+        return (
+            f"{self._rounds} rounds, {self._calls} calls, {self._faults} faults, "
+            f"{self._unknown} outcomes unknown, in {seconds:.0f} s"
+        )
+
+    def told(self, one: Round, history: History) -> None:
+        self._rounds += 1
+        self._calls += history.count()
+        self._unknown += history.count(outcome="unknown")
+        self._faults += len(history.outages)
+        if self._is_terminal:
+            print(
+                f"\r\x1b[2Kseed {one.seed}: {self.summary}", end="", file=self._stream, flush=True
+            )
+
+    def clear(self) -> None:
+        if self._is_terminal:
+            print("\r\x1b[2K", end="", file=self._stream)
+
+
+__all__ = ["add_arguments", "report", "run_soak"]
