@@ -118,6 +118,7 @@ def test_an_interrupt_ends_the_run_in_words() -> None:
         try:
             assert process.stdout is not None
             assert process.stderr is not None
+            assert process.stdout.readline().startswith("Works in namespaces oc-")
             assert process.stdout.readline().startswith("pass")
             process.send_signal(signal.SIGINT)
             process.stdout.read()

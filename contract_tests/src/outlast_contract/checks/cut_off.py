@@ -1,6 +1,7 @@
 """Calls that are cancelled, are slow, or find their connections closed (X1, X2, C8)."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import outlast
@@ -72,6 +73,53 @@ async def a_call_cancelled_at_an_exchange_disturbs_no_other(
             if mutation.name != "delete_task":  # of many steps, and cut in their middle
                 expect(found in outcomes, f"{what}, and the next write left {found}", clause="F6")
             await expect_image(plain, scope, found, f"data a moment after {what}", clause="F6")
+
+
+@check("X2", "X1", "C8", tier="faults", needs=["endpoints"])
+async def a_read_cancelled_at_an_exchange_disturbs_no_other(context: Context) -> None:
+    """Cancelled while one of its requests, or a reply, is under way, a read reaches its caller as
+    cancelled, and the calls after it, one by one and at once, get their own answers.
+    """
+    plain = await context.open()
+    network = await context.network()
+    client = await context.open_through(network)
+    images: dict[Scope, Image] = {}
+    for number, kind in enumerate((*KINDS.values(), *KINDS.values())):
+        scope = Scope(kind, context.new_id(kind))
+        images[scope] = await fill(plain, scope, f"mark {number}")
+    victim = next(iter(images))
+    tasks = client.persistence
+    reads: dict[str, Callable[[], Awaitable[object]]] = {
+        "load_task_state": lambda: tasks.load_task_state(victim.id),
+        "load_api_messages": lambda: tasks.load_api_messages(victim.id),
+        "list_task_states": tasks.list_task_states,
+        "claim_task": lambda: tasks.claim_task(context.new_id("new")),
+        "ping": client.ping,
+    }
+    for name, read in reads.items():
+        for delivered in (False, True):
+            for number in range(3):
+                hold = Hold(delivered=delivered)
+                network.script.arm(hold)
+                call = asyncio.ensure_future(_call(read))
+                await asyncio.wait_for(hold.arrived(), 20)
+                network.script.disarm()
+                call.cancel()
+                await asyncio.wait([call], timeout=20)
+                what = f"{name}, cancelled while it waited for its answer"
+                expect(call.cancelled(), f"{what}, was not told that it was: {call}", clause="X1")
+                release = asyncio.ensure_future(hold.release())
+                if number == 1:
+                    await release
+                for scope, wanted in images.items():
+                    await expect_image(client, scope, wanted, f"data read after {what}")
+                found = await asyncio.gather(*(image(client, scope) for scope in images))
+                expect(found == list(images.values()), f"reads after {what} were mixed up")
+                await release
+
+
+async def _call(read: Callable[[], Awaitable[object]]) -> None:
+    await read()
 
 
 _LATE: Final[dict[str, Fault]] = {

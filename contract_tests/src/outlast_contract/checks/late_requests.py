@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import outlast
 from outlast.driver import Scope
-from outlast.errors import OutcomeUnknownError, OutlastError, UnavailableError
+from outlast.errors import FencedError, OutcomeUnknownError, OutlastError, UnavailableError
 from outlast_contract.engine import Context, check_each
 from outlast_contract.expect import error_of, expect, expect_equal
-from outlast_contract.faults import Hold, Script
+from outlast_contract.faults import Hold
 from outlast_contract.faults.strikes import places
 from outlast_contract.mutations import (
     KINDS,
@@ -57,77 +57,79 @@ async def _gone_on(plain: outlast.Backend, scope: Scope, owner: outlast.Claim) -
 Meanwhile = Callable[[outlast.Backend, Scope, outlast.Claim], Awaitable[Image]]
 """What happens before a held request is released; returns what the scope reads as then."""
 
+_SAME_CLAIM: Final = "later writes of the same claim"
 _MEANWHILE: Final[dict[str, tuple[str, Meanwhile]]] = {
     "a newer claim": ("F5", _claimed),
     "a newer owner's writes": ("F2", _written),
     "a newer owner's deletion": ("F7", _emptied),
     "a newer owner's deletion and a sweep": ("F12", _swept),
-    "later writes of the same claim": ("F6", _gone_on),
+    _SAME_CLAIM: ("F6", _gone_on),
 }
 
 
-_ALWAYS: Final = ("a newer owner's writes", "later writes of the same claim")
+_ALWAYS: Final = ("a newer owner's writes", _SAME_CLAIM)
 
 
 @check_each(MUTATIONS, "F2", "F5", "F6", "F7", "F12", "E6", tier="faults", needs=["endpoints"])
 async def a_late_request_changes_nothing(context: Context, mutation: Mutation) -> None:
-    """A claimed mutation that the network delivers after its caller gave up, and after a newer
-    claim, deletion or write, changes nothing, whichever of its requests was held.
+    """A claimed mutation that the network delivers late, after a newer claim, its writes or its
+    deletion, or after later writes of the same claim, changes nothing, whichever of its requests
+    was held.
     """
     plain = await context.open()
     network = await context.network()
-    slow = await context.open_impatient(network, PATIENCE)
+    patient = await context.open_through(network)
+    hasty = await context.open_impatient(network, PATIENCE)
     others = [name for name in _MEANWHILE if name not in _ALWAYS]
     if not context.settings.thorough:
         others = [others[list(MUTATIONS).index(mutation.name) % len(others)]]
     for name in (*_ALWAYS, *others):
-        await _hold_each(context, plain, slow, network.script, mutation, name, waits=False)
-        if context.settings.thorough:
-            await _hold_each(context, plain, slow, network.script, mutation, name, waits=True)
+        # A later write of the same claim is sent only when the held one has had its time.
+        client = hasty if name == _SAME_CLAIM else patient
+        for at in places(3):
+            if at > 9 and not context.settings.thorough:
+                break
+            hold = Hold()
+            shot = network.script.arm(hold, at=at)
+            await _hold(context, plain, client, mutation, name, at, hold)
+            network.script.disarm()
+            if not shot.hits:
+                break
 
 
-async def _hold_each(
+async def _hold(
     context: Context,
     plain: outlast.Backend,
-    slow: outlast.Backend,
-    script: Script,
+    client: outlast.Backend,
     mutation: Mutation,
     name: str,
-    *,
-    waits: bool,
+    at: int,
+    hold: Hold,
 ) -> None:
-    """Hold each request of a mutation until something else has happened; its caller is cancelled,
-    or waits for the timeout.
-    """
     clause, meanwhile = _MEANWHILE[name]
-    for at in places(3):
-        if at > 9 and not context.settings.thorough:
-            return
-        scope = mutation.scope(context.new_id(mutation.kind))
-        owner = await claim(plain, scope)
-        await fill(plain, scope, "base", owner)
-        hold = Hold()
-        shot = script.arm(hold, at=at)
-        call = asyncio.ensure_future(error_of(mutation.apply(slow, scope.id, "late", owner)))
-        await _first(hold.arrived(), call)
-        if not shot.hits:
-            await call
-            script.disarm()
-            return
-        what = f"{mutation.name}, its request {at} held until after {name}"
-        # A later write of the same claim is sent when the held one has had its time.
-        if waits or meanwhile is _gone_on:
-            await _expect_given_up(call, what)
-        else:
-            call.cancel()
-            await asyncio.wait([call])
-        script.disarm()
-        seen = await meanwhile(plain, scope, owner)
-        await hold.release()
-        await expect_image(plain, scope, seen, f"data after {what}", clause=clause)
-        newest = await claim(plain, scope)
-        written = await fill(plain, scope, "newest", newest)
-        await expect_image(plain, scope, written, f"data written after {what}", clause=clause)
+    scope = mutation.scope(context.new_id(mutation.kind))
+    owner = await claim(plain, scope)
+    await fill(plain, scope, "base", owner)
+    call = asyncio.ensure_future(error_of(mutation.apply(client, scope.id, "late", owner)))
+    await _first(hold.arrived(), call)
+    if not hold.has_arrived:
+        await call
+        return
+    what = f"{mutation.name}, its request {at} held until after {name}"
+    if name == _SAME_CLAIM:
+        await _expect_given_up(call, what)
+    seen = await meanwhile(plain, scope, owner)
+    await hold.release()
+    await asyncio.wait([call], timeout=20)
+    expect(call.done(), f"{what}, has not ended after 20 s", clause="E6")
+    if name != _SAME_CLAIM:
+        kinds = (FencedError, OutcomeUnknownError, UnavailableError)
+        told = call.result() is None or isinstance(call.result(), kinds)
+        expect(told, f"{what}, ended with {call.result()!r}", clause="F13")
+    await expect_image(plain, scope, seen, f"data after {what}", clause=clause)
+    newest = await claim(plain, scope)
+    written = await fill(plain, scope, "newest", newest)
+    await expect_image(plain, scope, written, f"data written after {what}", clause=clause)
 
 
 async def _first(event: Awaitable[Any], call: "asyncio.Future[Any]") -> None:

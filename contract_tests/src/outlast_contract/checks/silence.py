@@ -5,7 +5,7 @@ from typing import Final
 from outlast.errors import UnavailableError
 from outlast_contract.engine import Context, check, check_each
 from outlast_contract.expect import error_of, eventually, expect
-from outlast_contract.faults import BlackHole
+from outlast_contract.faults import BlackHole, Fault
 from outlast_contract.faults.endings import (
     PATIENCE,
     all_fail,
@@ -15,6 +15,7 @@ from outlast_contract.faults.endings import (
     reads_fail,
     serves_again,
 )
+from outlast_contract.faults.kinds import cut, lose_reply
 from outlast_contract.faults.network import Network
 from outlast_contract.faults.strikes import breaking, places
 
@@ -38,6 +39,27 @@ async def a_black_hole_ends_in_time(context: Context, delivered: bool) -> None: 
     network.script.disarm()
     await network.break_all()
     await serves_again(client, prepared, "after the silence")
+
+
+_LOSSES: Final[dict[str, Fault]] = {"every request": cut, "every reply": lose_reply}
+
+
+@check_each(_LOSSES, "E2", "E1", "E5", "E6", "C8", tier="faults", needs=["endpoints"])
+async def a_network_that_loses_everything_is_told_truly(context: Context, fault: Fault) -> None:
+    """If each connection is closed instead of delivering a request, or its reply, every call ends
+    within the timeout, and none that may have been applied is said not to have been.
+    """
+    plain = await context.open()
+    network = await context.network()
+    client = await context.open_impatient(network, PATIENCE)
+    prepared = await prepare(context, plain)
+    network.script.arm(fault, times=None)
+    what = "in a network that loses everything"
+    errors = await all_fail(client, prepared, what)
+    await expect_truth(plain, prepared, errors, what)
+    await reads_fail(client, what)
+    network.script.disarm()
+    await serves_again(client, prepared, "when nothing is lost any more")
 
 
 @check("E2", "E1", "E6", "C8", tier="faults", needs=["endpoints"])

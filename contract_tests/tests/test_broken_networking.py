@@ -1,0 +1,240 @@
+"""The faults tier bites: drivers of Redis that are wrong only when the network fails are found."""
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import pytest
+
+pytest.importorskip("outlast_redis")
+
+import outlast
+from outlast.contracts import DriverBackend
+from outlast.driver import Entry, Fence, Index, Scope, Value, admit
+from outlast.errors import (
+    OutcomeUnknownError,
+    OutlastError,
+    StaleWriteError,
+    UnavailableError,
+)
+from outlast_contract.engine import Result, run_check_sync, select_checks
+from outlast_contract.faults.endpoints import moved
+from outlast_contract.faults.wires import Address
+from outlast_contract.harness import UrlHarness
+from outlast_contract.servers import ServerUnavailable, shared_server
+from outlast_redis import RedisDriver, _links
+from outlast_redis._answers import pack
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
+
+
+class Harness(UrlHarness):
+    """The shared server, through a driver of a class of its own."""
+
+    driver_class: type[RedisDriver] = RedisDriver
+
+    async def open_with(self, namespace: str, **options: Any) -> outlast.Backend:
+        return self._make(str(self.url), namespace, **options)
+
+    async def open_through(
+        self, namespace: str, addresses: Mapping[Address, Address], **options: Any
+    ) -> outlast.Backend:
+        url, _ = moved(str(self.url), {}, addresses)
+        return self._make(url, namespace, **options)
+
+    def _make(self, url: str, namespace: str, **options: Any) -> outlast.Backend:
+        driver = self.driver_class.from_url(url, namespace=namespace)
+        return DriverBackend(driver, namespace=namespace, **options)
+
+
+class RepeatsAppends(RedisDriver):
+    """An append is a plain RPUSH, and is repeated after a lost reply, as client libraries do."""
+
+    async def append(
+        self,
+        scope: Scope,
+        log: str,
+        entries: Sequence[Entry],
+        *,
+        fence: Fence | None,
+        present: Sequence[str] = (),
+    ) -> list[Entry]:
+        key = self._keys.of(scope).log(log).entries
+        for _ in range(3):
+            with contextlib.suppress(OutcomeUnknownError):
+                await self._open.send(key, ("RPUSH", key, *map(pack, entries)))
+                break
+        return []
+
+
+class CallsLostNotApplied(RedisDriver):
+    """A reply that is lost is taken for a mutation that was not applied."""
+
+    async def replace(
+        self, scope: Scope, log: str, entries: Sequence[Entry], *, fence: Fence | None
+    ) -> None:
+        try:
+            await super().replace(scope, log, entries, fence=fence)
+        except OutcomeUnknownError as error:
+            raise UnavailableError(error.message) from error
+
+
+class SwallowsFailures(RedisDriver):
+    """A deletion that cannot be sent is logged and forgotten."""
+
+    async def remove(self, scope: Scope, *, fence: Fence | None) -> None:
+        with contextlib.suppress(UnavailableError, OutcomeUnknownError):
+            await super().remove(scope, fence=fence)
+
+
+class RefusesItsOwnSuccess(RedisDriver):
+    """The repetition of a write that was applied, but not answered, is refused as stale."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._unanswered: set[str] = set()
+
+    async def write(
+        self,
+        scope: Scope,
+        register: str,
+        data: bytes | None,
+        *,
+        fence: Fence | None,
+        index: Index | None = None,
+        if_version: int | None = None,
+    ) -> int:
+        before = (await self.read(scope, register)).fence
+        if fence is not None and before is not None and before.op == fence.op:
+            raise StaleWriteError("stale", before.epoch)
+        return await super().write(
+            scope, register, data, fence=fence, index=index, if_version=if_version
+        )
+
+
+class ReadsNothing(RedisDriver):
+    """A read that fails says that nothing is stored."""
+
+    async def load(self, scope: Scope, log: str, *, last: int | None = None) -> list[Entry]:
+        try:
+            return await super().load(scope, log, last=last)
+        except OutlastError:
+            return []
+
+
+class ComparesInTheClient(RedisDriver):
+    """The fence is read and compared by the client, and the write is sent without it."""
+
+    async def write(
+        self,
+        scope: Scope,
+        register: str,
+        data: bytes | None,
+        *,
+        fence: Fence | None,
+        index: Index | None = None,
+        if_version: int | None = None,
+    ) -> int:
+        if not admit((await self.read(scope, register)).fence, fence):
+            return 0
+        key = self._keys.of(scope).head
+        fields = (register, data or b"", f"{register}.time", 0, f"{register}.version", 1)
+        await self._open.send(key, ("HSET", key, *fields))
+        return 1
+
+
+class LeavesConnections(RedisDriver):
+    """Closing forgets the connections instead of closing them."""
+
+    kept: ClassVar[list[Any]] = []
+
+    async def aclose(self) -> None:
+        self.kept.append(self._link)
+        self._link = None
+
+
+class KeepsDirtyConnections(RedisDriver):
+    """A connection whose call was cancelled is used again, with the answer still to come."""
+
+    async def setup(self, *, create: bool) -> None:
+        await super().setup(create=create)
+        link: Any = self._link
+        if link is not None and not getattr(link, "is_dirty", False):
+            link.is_dirty = True
+            lender = link._lender
+
+            async def on(lender: Any, place: str, commands: Sequence[Any]) -> list[Any]:
+                connection = lender._free.pop() if lender._free else await lender.acquire()
+                try:
+                    await connection.send_packed_command(
+                        connection.pack_commands(commands), check_health=False
+                    )
+                    return [await connection.read_response(disable_decoding=True) for _ in commands]
+                except _links.RAISED as error:
+                    await connection.disconnect(nowait=True)
+                    raise OutcomeUnknownError("lost") from error
+                finally:
+                    await lender.release(connection)
+
+            link.on = on
+            link._lender = lender
+
+
+class LetsErrorsOut(RedisDriver):
+    """Errors of the client library are not translated: nobody knows what may be repeated."""
+
+    async def claim(self, scope: Scope, claim_id: str, **options: Any) -> Value:
+        try:
+            return await super().claim(scope, claim_id, **options)
+        except OutcomeUnknownError as error:
+            raise error.__cause__ or error from None
+
+
+BROKEN: dict[type[RedisDriver], tuple[str, str]] = {
+    RepeatsAppends: ("a_broken_connection_costs_an_owner_nothing[append_api_message]", "A2"),
+    CallsLostNotApplied: ("a_network_that_loses_everything_is_told_truly[every reply]", "E2"),
+    SwallowsFailures: ("a_store_that_is_away_is_unavailable", "E1"),
+    RefusesItsOwnSuccess: ("a_broken_connection_costs_an_owner_nothing[save_task_input]", "E2"),
+    ReadsNothing: ("a_store_that_is_away_is_unavailable", "E1"),
+    ComparesInTheClient: ("a_late_request_changes_nothing[save_task_input]", "F2"),
+    LeavesConnections: ("closing_closes_every_connection", "C7"),
+    KeepsDirtyConnections: (
+        "a_read_cancelled_at_an_exchange_disturbs_no_other",
+        "X2",
+    ),
+    LetsErrorsOut: ("a_broken_connection_takes_one_claim[task]", "E2"),
+}
+
+
+@pytest.fixture(scope="module")
+def url() -> str:
+    try:
+        return shared_server("redis").url
+    except ServerUnavailable as error:
+        pytest.skip(f"NOT RUN: {error.reason}")
+
+
+def run(name: str, make: Callable[[], UrlHarness]) -> Result:
+    (check,) = [one for one in select_checks(tiers=["faults"]) if one.name == name]
+    return run_check_sync(check, make)
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=[one.__name__ for one in BROKEN])
+def test_a_driver_that_is_wrong_when_the_network_fails_is_found(
+    url: str, broken: type[RedisDriver]
+) -> None:
+    """By the check that is about it, and with the clause that it breaks."""
+    name, clause = BROKEN[broken]
+
+    class BrokenHarness(Harness):
+        driver_class = broken
+
+    result = run(name, lambda: BrokenHarness(url))
+    assert (result.status, result.clause) == ("failed", clause), result
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in BROKEN.values()}))
+def test_the_same_checks_pass_a_driver_that_is_right(url: str, name: str) -> None:
+    """Nothing but the defects makes them fail."""
+    result = run(name, lambda: Harness(url))
+    assert result.status == "passed", result
