@@ -127,9 +127,12 @@ class _Probe:
             second = None if first is None else await self._put(self._name, b"2", IfMatch=first)
             if first is None or second is None:
                 raise self._unfit("it refuses conditional requests whose condition holds")
-            await self._refuses("If-None-Match", self._name, IfNoneMatch="*")
-            await self._refuses("If-Match", self._name, IfMatch=first)
-            await self._refuses("If-Match", self._other, IfMatch=second)
+            trials = [
+                partial(self._refuses, "If-None-Match", self._name, IfNoneMatch="*"),
+                partial(self._refuses, "If-Match", self._name, IfMatch=first),
+                partial(self._refuses, "If-Match", self._other, IfMatch=second),
+            ]
+            await gather_some(trials, len(trials))
             return await self._deletes(first, second)
         finally:
             await self._clean_up(self._name, self._other)
@@ -154,8 +157,8 @@ class _Probe:
 
     async def _clean_up(self, *names: str) -> None:
         with contextlib.suppress(OutlastError):  # A sweep removes what stays.
-            for name in names:
-                await self._send("delete_object", Key=name)
+            removals = [partial(self._send, "delete_object", Key=name) for name in names]
+            await gather_some(removals, len(removals))
 
     async def _put(self, name: str, body: bytes, **condition: str) -> str | None:
         done = await self._send("put_object", Key=name, Body=body, **condition)
