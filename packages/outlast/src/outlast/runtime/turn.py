@@ -337,12 +337,29 @@ class Turn:
             message = stored
         except FencedError:
             self._is_lost = True
+            await self._tidy_up()
             raise
         else:
             self._finish_reason = self._accumulator.finish_reason
         self._message = message
-        if self._writer is not None:
-            await self._writer.delete()
+        if self._writer is None:
+            return
+        await self._writer.delete()
+        if self._writer.is_fenced:
+            # By a process that has lost the task, but claimed the run after us; it cannot commit.
+            await self._delete_leftover()
+
+    async def _tidy_up(self) -> None:
+        """Another process owns the task. If it has committed the turn already, nobody else looks at
+        what we have written of it since.
+        """
+        if self._writer is None:
+            return
+        try:
+            if await self._load_message() is not None:
+                await self._writer.delete()
+        except Exception as error:  # noqa: BLE001 - the loss of the task is what is told
+            log_failure(logging.WARNING, self._context.run_id, "delete", error)
 
     def _touch(self) -> None:
         if self._writer is not None:
