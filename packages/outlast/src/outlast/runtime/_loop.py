@@ -120,6 +120,9 @@ class Loop:
             # A model of somebody else broke its promise; running it again would not help.
             raise TurnFailedError from error
         assert turn.message is not None
+        if turn.has_lost_run:
+            # To a process that has lost the task, but claimed the run after us. It cannot commit.
+            await core.drop_checkpoint()
         self._is_log_known = True
         core.messages.adopt_api_message(turn.message)
         core.tell(core.callbacks.on_api_message, turn.message)

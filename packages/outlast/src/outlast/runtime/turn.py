@@ -134,6 +134,11 @@ class Turn:
         return list(self._recoveries)
 
     @property
+    def has_lost_run(self) -> bool:
+        """Whether another process claimed the run meanwhile: its checkpoint may still be there."""
+        return self._writer is not None and self._writer.is_fenced
+
+    @property
     def finish_reason(self) -> str | None:
         """Why the model stopped, in the provider's words; ``None`` if it was cut before it said so,
         and for a message that another process committed.
@@ -342,12 +347,8 @@ class Turn:
         else:
             self._finish_reason = self._accumulator.finish_reason
         self._message = message
-        if self._writer is None:
-            return
-        await self._writer.delete()
-        if self._writer.is_fenced:
-            # By a process that has lost the task, but claimed the run after us; it cannot commit.
-            await self._delete_leftover()
+        if self._writer is not None:
+            await self._writer.delete()
 
     async def _tidy_up(self) -> None:
         """Another process owns the task. If it has committed the turn already, nobody else looks at
