@@ -8,7 +8,7 @@ import pymongo
 from pymongo.asynchronous.database import AsyncDatabase
 
 from outlast.driver import sealed_until
-from outlast.errors import ClosedError
+from outlast.errors import ClosedError, UnavailableError
 from outlast.heads import HeadDriver, Layout, Operation, Shield, moment
 from outlast_mongo._durability import Durability
 from outlast_mongo._links import DriverName, MotorDatabase, link_of
@@ -29,8 +29,11 @@ LAYOUT: Final = Layout(
 _PATIENCE: Final = 0.9
 """The part of the timeout that a call uses, so that its answer comes before the caller's end."""
 
+_SHORT: Final = 0.4
+"""The same part where a timeout of about a second leaves no more, for what `_SELECTION` says."""
+
 _LEAST: Final = 0.001
-_SELECTION: Final = 0.6
+_SELECTION: Final = 0.7
 """Seconds by which PyMongo may be late to say that it finds no server: it looks twice a second."""
 
 
@@ -84,7 +87,9 @@ class MongoDriver(HeadDriver):
         self._durability = Durability(self._link.settings, self._described)
         self.capabilities = self._durability.capabilities
         self._namespace = namespace
-        self._patience = min(timeout * _PATIENCE, max(timeout / 2, timeout - _SELECTION))
+        self._patience = min(timeout * _PATIENCE, max(timeout * _SHORT, timeout - _SELECTION))
+        # A call that waited for its turn began later.
+        self._slack = (timeout - self._patience) * _PATIENCE
         self._place: Place | None = None
         self._has_failovers = True
         self._is_closed = False
@@ -114,14 +119,14 @@ class MongoDriver(HeadDriver):
                 described=self._described,
             )
         self._has_failovers = await self._sent(
-            set_up(self._place, create=create, hint=self._link.hint)
+            set_up(self._place, create=create, hint=self._link.hint), self._patience
         )
 
     async def hazards(self) -> Sequence[str]:
         return self._durability.hazards(has_failovers=self._has_failovers)
 
     async def ping(self) -> None:
-        await self._sent(self._ready().ping())
+        await self._sent(self._ready().ping(), self._patience)
 
     async def aclose(self) -> None:
         if not self._is_closed:
@@ -132,27 +137,34 @@ class MongoDriver(HeadDriver):
                 await self._link.close()
 
     async def _run(self, operation: Operation[ResultT]) -> ResultT:
-        store = MongoStore(self._ready(), moment() + self._time_left())
-        return await self._sent(operation(store))
+        seconds = self._time_left()
+        store = MongoStore(self._ready(), moment() + seconds)
+        return await self._sent(operation(store), seconds)
 
-    async def _sent(self, call: Coroutine[Any, Any, ResultT]) -> ResultT:
+    async def _sent(self, call: Coroutine[Any, Any, ResultT], seconds: float) -> ResultT:
         """See requests through, within the time of a call.
 
         Cancelled itself, PyMongo drops its connection, leaves a socket behind that was being
         connected, and before Python 3.12 may overlook it (github.com/python/cpython/issues/86296).
         """
-        in_time = _in_time(call, self._time_left())
+        in_time = _in_time(call, seconds)
         if sealed_until.get() is not None:
             return await in_time
         return await self._shield.run(in_time)
 
     def _time_left(self) -> float:
-        """Seconds in which the running call must end by itself."""
+        """Seconds in which the running call must end by itself.
+
+        Raises:
+            UnavailableError: So few are left to a repetition that its end would come too late.
+        """
         until = sealed_until.get()
         if until is None:
             return self._patience
-        left = until - asyncio.get_running_loop().time()
-        return max(_LEAST, min(self._patience, left * _PATIENCE))
+        left = until - asyncio.get_running_loop().time() - self._slack
+        if left < 0:
+            raise UnavailableError(f"{self._described} cannot be reached in the time that is left")
+        return max(_LEAST, min(self._patience, left))
 
     def _ready(self) -> Place:
         self._check_open()
