@@ -9,7 +9,16 @@ import outlast
 from outlast_contract.servers import ServerUnavailable, shared_server
 from outlast_contract.stores import harness_for
 
-KINDS = ("redis", "valkey", "redis-cluster", "mongodb", "mongodb-replicas", "s3")
+KINDS = (
+    "postgres",
+    "mariadb",
+    "redis",
+    "valkey",
+    "redis-cluster",
+    "mongodb",
+    "mongodb-replicas",
+    "s3",
+)
 
 
 @pytest.fixture

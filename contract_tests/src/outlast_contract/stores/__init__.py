@@ -15,6 +15,9 @@ _REDIS: Final = "redis:RedisHarness"
 _BY_SCHEME: Final[Mapping[str, str]] = {
     "file": "embedded:FileHarness",
     "sqlite": "embedded:SqliteHarness",
+    "postgresql": "sql:PostgresHarness",
+    "mysql": "sql:MysqlHarness",
+    "mariadb": "sql:MysqlHarness",
     "mongodb": "mongodb:MongoHarness",
     "s3": "s3:S3Harness",
     "redis": _REDIS,

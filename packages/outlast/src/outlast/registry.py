@@ -27,7 +27,10 @@ hookimpl: Final[pluggy.HookimplMarker] = pluggy.HookimplMarker(PROJECT)
 """Marks a plugin's ``outlast_backends``."""
 
 EXTRAS: Final[dict[str, str]] = {
+    "mariadb": "mysql",
     "mongodb": "mongodb",
+    "mysql": "mysql",
+    "postgresql": "postgres",
     "redis": "redis",
     "rediss": "redis",
     "s3": "s3",

@@ -1,0 +1,81 @@
+"""PostgreSQL through asyncpg, and MySQL and MariaDB through asyncmy, in the tables of outlast."""
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from importlib import import_module
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from outlast_contract.harness import UrlHarness
+
+_Fetch = Callable[[str, bytes], Awaitable[Sequence[Sequence[Any]]]]
+
+_SCOPES = "SELECT sid FROM outlast_scope"
+_QUERIES = {
+    "outlast_floor": "SELECT * FROM outlast_floor WHERE namespace = {ns}",
+    "outlast_scope": "SELECT * FROM outlast_scope WHERE namespace = {ns}",
+    # What has lost its scope belongs to nobody, and would be left over.
+    **{
+        table: f"SELECT * FROM {table} WHERE sid IN ({_SCOPES} WHERE namespace = {{ns}})"  # noqa: S608 - constants
+        f" OR sid NOT IN ({_SCOPES})"
+        for table in ("outlast_register", "outlast_entry")
+    },
+}
+
+
+class _ServerHarness(UrlHarness):
+    async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
+        """All rows of the namespace, and those that belong to none."""
+        fetch, close, mark = await self._connect()
+        try:
+            return [
+                (f"{table}/{number}", _joined(row))
+                for table, query in _QUERIES.items()
+                for number, row in enumerate(await fetch(query.format(ns=mark), namespace.encode()))
+            ]
+        finally:
+            await close()
+
+    async def _connect(self) -> tuple[_Fetch, Callable[[], Awaitable[object]], str]:
+        raise NotImplementedError
+
+
+class PostgresHarness(_ServerHarness):
+    """A database of PostgreSQL, by the URL of outlast."""
+
+    async def _connect(self) -> tuple[_Fetch, Callable[[], Awaitable[object]], str]:
+        asyncpg: Any = import_module("asyncpg")
+        place = (self.url or "").partition("://")[2]
+        connection: Any = await asyncpg.connect(f"postgresql://{place}")
+        return connection.fetch, connection.close, "$1"
+
+
+class MysqlHarness(_ServerHarness):
+    """A database of MySQL or MariaDB, by the URL of outlast."""
+
+    async def _connect(self) -> tuple[_Fetch, Callable[[], Awaitable[object]], str]:
+        asyncmy: Any = import_module("asyncmy")
+        parts = urlsplit(self.url or "")
+        connection: Any = await asyncmy.connect(
+            host=parts.hostname,
+            port=parts.port or 3306,
+            user=unquote(parts.username or ""),
+            password=unquote(parts.password or ""),
+            database=unquote(parts.path[1:]),
+            charset="utf8mb4",
+        )
+
+        async def fetch(query: str, namespace: bytes) -> Sequence[Sequence[Any]]:
+            async with connection.cursor() as cursor:
+                await cursor.execute(query, (namespace,) * query.count("%s"))
+                rows: Sequence[Sequence[Any]] = await cursor.fetchall()
+                return rows
+
+        return fetch, connection.ensure_closed, "%s"
+
+
+def _joined(row: Iterable[Any]) -> bytes:
+    parts = [part if isinstance(part, bytes) else str(part).encode() for part in row]
+    return b"\x1f".join(parts)
+
+
+__all__ = ["MysqlHarness", "PostgresHarness"]
