@@ -446,6 +446,45 @@ async def test_a_commit_whose_answer_is_lost_is_not_made_twice(
 
 
 @virtually
+async def test_a_final_state_that_could_not_be_saved_is_saved_later(
+    backend: Backend, store: Any
+) -> None:
+    """Who waits is told; the save is made again, and then the task has ended for everybody."""
+    agent = make(backend, TalkingModel(says("Done.")), persistence=store)
+    async with await agent.create_task("Go.", task_id="t") as task:
+
+        async def fail(called: str) -> None:
+            if called == "save_task_state" and task.status is TaskStatus.COMPLETED:
+                raise UnavailableError("away")
+
+        store.before = fail
+        await task.start()
+        for _ in range(2):
+            with pytest.raises(UnavailableError):
+                await task.wait()
+        assert (await get(backend)).status is TaskStatus.RUNNING
+        store.before = None
+        await asyncio.sleep(60)
+        assert (await task.wait()).status is TaskStatus.COMPLETED
+        assert (await get(backend)).status is TaskStatus.COMPLETED
+
+
+@virtually
+async def test_a_message_cannot_take_the_id_of_another(backend: Backend, store: Any) -> None:
+    """That of a turn, say."""
+    agent = make(backend, TalkingModel(says("One."), says("Two.")))
+    async with await agent.create_task("Go.", task_id="t") as task:
+        await task.send_message("Later.", message_id="turn-1")
+        await task.start()
+        await task.wait()
+        with pytest.raises(InvalidDataError):
+            await task.send_message("x", message_id="turn-2")
+        with pytest.raises(InvalidDataError):
+            await task.send_message(" ")
+    assert await stored(backend) == ["user Go.", "user Later.", "assistant One."]
+
+
+@virtually
 async def test_observers_that_fail_change_nothing(backend: Backend, store: Any) -> None:
     """They are logged."""
 

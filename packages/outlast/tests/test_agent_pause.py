@@ -358,6 +358,29 @@ async def test_a_tool_cannot_change_the_course_of_its_own_task(
     assert "NotSupportedError" in (await stored(backend))[2]
 
 
+@virtually
+async def test_a_tool_that_swallows_its_cancellation_ends_the_loop(
+    backend: Backend, store: Any
+) -> None:
+    """The model is not asked any more behind it."""
+    gate = Gate()
+
+    @tool
+    async def stubborn() -> str:
+        with contextlib.suppress(asyncio.CancelledError):
+            await gate()
+        return "still here"
+
+    model = TalkingModel(says("", ("c1", "stubborn", "{}")), says("Done."))
+    task = await make(backend, model, stubborn).create_task("Go.", task_id="t")
+    await task.start()
+    await reached(gate.reached)
+    await task.aclose()
+    assert not task.is_running
+    assert len(model.requests) == 1
+    assert (await stored(backend))[2:] == ["tool =still here"]
+
+
 @pytest.mark.parametrize(
     ("policy", "answer", "result", "count"),
     [

@@ -26,8 +26,12 @@ WAITING = TaskStatus.WAITING_FOR_SUBTASK
 @tool
 async def research(topic: str, context: ToolContext) -> str:
     """Let somebody else find out about a topic."""
-    result = await context.run_subtask(topic, agent="researcher", context={"topic": topic})
-    return result.text
+    # In a group, as a tool with several sub-tasks would: what stops one must come through it.
+    async with asyncio.TaskGroup() as group:
+        asked = group.create_task(
+            context.run_subtask(topic, agent="researcher", context={"topic": topic})
+        )
+    return asked.result().text
 
 
 ASK = says("", ("c1", "research", '{"topic": "rain"}'))

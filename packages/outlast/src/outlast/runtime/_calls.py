@@ -1,7 +1,8 @@
 """Running the tool calls of a turn: each at most once, unless it is said that it may run again."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 import msgspec
 
@@ -14,9 +15,6 @@ from outlast.runtime.callbacks import Answer, InterruptedCall
 from outlast.runtime.history import ABORTED, INTERRUPTED, NOT_RUN, result_message
 from outlast.runtime.merging import copy_json
 from outlast.runtime.tools import SubtaskResult, Tool, ToolContext
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class Calls:
@@ -78,6 +76,7 @@ class Calls:
             if self._core.is_pausing:
                 return
             await self._settle(message, place, call)
+        self._subtasks.leave_waiting()
 
     async def _settle(self, message: ApiMessage, place: int, call: ToolCallBlock) -> None:
         core = self._core
@@ -119,7 +118,6 @@ class Calls:
             await core.messages.append_user_messages_now()
             self._not_begun.discard(name)
         content, is_error = await self._run(message, place, call, tool, is_rerun=is_rerun)
-        self._subtasks.leave_waiting()
         await self._record(name, call, content, is_error=is_error)
 
     async def _decide(
@@ -147,7 +145,7 @@ class Calls:
         count = 0
 
         async def run_subtask(
-            task_input: str | TaskInput, agent: str | None, context: "Mapping[str, Any] | None"
+            task_input: str | TaskInput, agent: str | None, context: Mapping[str, Any] | None
         ) -> SubtaskResult:
             nonlocal count
             number, count = count, count + 1
@@ -168,40 +166,37 @@ class Calls:
         current = asyncio.current_task()
         assert current is not None
         cancels = current.cancelling()
+        limit = asyncio.timeout(seconds)
         self.is_running = True
         try:
-            async with asyncio.timeout(seconds):
+            async with limit:
                 return await tool(copy_json(call["arguments"]), context), False
-        except StoppedError as stop:
-            raise stop.reason from stop
-        except PausedError:
-            raise
         except asyncio.CancelledError:
             if current.cancelling() > cancels:
                 raise
             return "The tool was cancelled.", True
-        except FencedError as error:
-            await core.persistence.check_claim(core.claim)
-            return self._explain(call, error), True
-        except TimeoutError as error:
-            if seconds is None:
-                return self._explain(call, error), True
-            return f"The tool gave no result within {seconds:g} s.", True
         except Exception as error:  # noqa: BLE001 - the model is told, and may try otherwise
+            for inner in _leaves(error):
+                if isinstance(inner, StoppedError):
+                    raise inner.reason from inner
+                if isinstance(inner, PausedError):
+                    raise inner from None
+                if isinstance(inner, FencedError):
+                    await core.persistence.check_claim(core.claim)
+            if limit.expired():
+                return f"The tool gave no result within {seconds:g} s.", True
             return self._explain(call, error), True
         finally:
             self.is_running = False
 
     def _explain(self, call: ToolCallBlock, error: Exception) -> str:
-        log.warning(
-            "task %r: the tool %r failed: %s: %s",
-            self._core.task_id,
-            call["name"],
-            type(error).__name__,
-            error,
-        )
-        text = error.message if isinstance(error, InvalidDataError) else str(error)
-        return f"{type(error).__name__}: {text}".encode(errors="replace").decode()
+        texts: list[str] = []
+        for inner in _leaves(error):
+            text = inner.message if isinstance(inner, InvalidDataError) else str(inner)
+            texts.append(f"{type(inner).__name__}: {text}".encode(errors="replace").decode())
+        text = "; ".join(texts)
+        log.warning("task %r: the tool %r failed: %s", self._core.task_id, call["name"], text)
+        return text
 
     async def _record(
         self, name: str, call: ToolCallBlock, content: Any, *, is_error: bool
@@ -224,6 +219,15 @@ class Calls:
         if card is not None and card.tool_info is not None:
             info = msgspec.structs.replace(card.tool_info, status="running", error=None)
             self._core.update_user(name, tool_info=info)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """The errors in a group of errors, or the one error."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in cast("BaseExceptionGroup[BaseException]", error).exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
 
 
 def _is_bad(result: SubtaskResult) -> bool:

@@ -153,8 +153,6 @@ class Loop:
         await core.messages.save_now()
         if status is TaskStatus.COMPLETED and self.inbox:
             return False
-        if core.status is TaskStatus.WAITING_FOR_SUBTASK and status is TaskStatus.COMPLETED:
-            core.set_status(TaskStatus.RUNNING)
         core.set_status(status, end_time=utc_now(), error=error)
         await core.states.save_state_now()
         return True

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import msgspec
 
 from outlast.contracts import Claim
-from outlast.errors import ClosedError, FencedError, NotSupportedError
+from outlast.errors import ClosedError, FencedError, InvalidDataError, NotSupportedError
 from outlast.models import ApiMessage, TaskInput, TaskState, TaskStatus, UserMessage
 from outlast.runtime._calls import Calls
 from outlast.runtime._core import EPOCH, SENT, Core, log, utc_now
@@ -189,7 +189,8 @@ class Task:
         core = self._core
         async with self._owning():
             name = message_id or f"user-{secrets.token_hex(8)}"
-            if core.messages.get_user_message(name) is None:
+            known = core.messages.get_user_message(name)
+            if known is None and core.messages.get_api_message(name) is None:
                 blocks = as_blocks(content)
                 core.add_user(
                     UserMessage(
@@ -202,6 +203,8 @@ class Task:
                     )
                 )
                 self._loop.inbox.append(ApiMessage(id=name, role="user", content=blocks))
+            elif known is None or SENT not in known.metadata or known.content != content:
+                raise InvalidDataError(f"there is another message of the id {name!r}")
             await core.messages.append_user_messages_now()
             if self.status.is_final and self._loop.inbox:
                 await self._reactivate()
@@ -312,7 +315,8 @@ class Task:
             ClosedError: The task was closed here before its end.
             OutlastError: The store failed; the task is as it was stored, and can be started again.
         """
-        if self.status.is_final and not self.is_running and not self._failed():
+        has_ended = self.status.is_final and not self.is_running
+        if has_ended and not (self._failed() and self._core.states.is_dirty):
             return self.state
         return await asyncio.shield(self._outcome)
 
@@ -465,6 +469,8 @@ class Task:
 
     async def _halt(self) -> None:
         """Stop the work in this process; nothing is saved by that."""
+        # A tool may swallow its cancellation: then the loop ends behind it.
+        self._core.is_pausing = True
         for work in (self._runner, self._watcher):
             if work is not None and not work.done():
                 work.cancel()
