@@ -146,7 +146,8 @@ async def _expect_given_up(call: "asyncio.Future[OutlastError | None]", what: st
     await asyncio.wait([call], timeout=20)
     expect(call.done(), f"{what}, has not ended after 20 s of {PATIENCE:g} s", clause="E6")
     error = call.result()
-    expected = isinstance(error, OutcomeUnknownError | UnavailableError)
+    # A client that repeats what only reads, on another connection, is done in time.
+    expected = error is None or isinstance(error, OutcomeUnknownError | UnavailableError)
     expect(expected, f"{what}, ended with {error!r}", clause="E2")
     seconds = loop.time() - began
     expect(seconds < 2 * PATIENCE + 5, f"{what}, took {seconds:.1f} s", clause="E6")
