@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from runtime_kit import Watched, run_virtually
 
@@ -117,6 +117,18 @@ class World:
 
 
 @settings(max_examples=500, deadline=None)
+@example(
+    # A message whose append went unanswered has changed: it cannot be appended again.
+    [
+        ("fault", "after"),
+        ("user", 1),
+        ("sleep", 1200),
+        ("fault", None),
+        ("change", 0),
+        ("append", True),
+    ],
+    False,
+)
 @given(STEPS, st.booleans())
 def test_the_store_ends_as_memory_is(steps: list[tuple[str, Any]], is_slow: bool) -> None:
     """Whatever failed on the way: same messages, same order, same state."""
