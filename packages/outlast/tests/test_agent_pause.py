@@ -199,6 +199,51 @@ async def test_a_rollback_drops_the_turn_in_flight(backend: Backend, store: Any)
     assert await stored(backend) == ["user Weather?", "assistant It rains all day long."]
 
 
+@pytest.mark.parametrize("how", ["pause", "roll back", "abort", "close"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_turn_that_is_cut_in_its_commit_is_there_or_not(how: str, when: str) -> None:
+    """Memory and store agree on it, whatever becomes of the append that was sent."""
+
+    @virtually
+    async def test(backend: Backend, store: Any) -> None:
+        gate = Gate()
+
+        async def hold(name: str) -> None:
+            if name == "append_api_message":
+                store.before = store.after = None
+                await gate()
+
+        setattr(store, when, hold)
+        hang = waiting_tool(gate)
+        model = TalkingModel(says("", ("c1", "hang", "{}")), says("Done."))
+        agent = make(backend, model, hang, persistence=store)
+        task = await agent.create_task("Go.", task_id="t")
+        await task.start()
+        await reached(gate.reached)
+        gate.opened.set()
+        if how == "close":
+            await task.aclose()
+            task = await agent.load_task("t")
+        elif how == "abort":
+            await task.abort()
+        else:
+            await task.pause(rollback=how == "roll back")
+        assert shape(task.api_messages) == await stored(backend)
+        if how == "roll back":
+            assert await stored(backend) == ["user Go."]
+        if how == "abort":
+            await task.send_message("And?")
+        else:
+            await task.start()
+        assert (await task.wait()).status is TaskStatus.COMPLETED
+        assert shape(task.api_messages) == await stored(backend)
+        assert check_history(task.api_messages) == []
+        assert (await stored(backend))[-1] == "assistant Done."
+        await task.aclose()
+
+    test()
+
+
 @virtually
 async def test_a_rollback_that_a_crash_interrupts_leaves_a_whole_task(
     backend: Backend, store: Any

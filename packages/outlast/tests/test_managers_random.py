@@ -99,7 +99,7 @@ class World:
                 else:  # As a caller who gives up.
                     await asyncio.wait({waiting}, timeout=0.3)
                     waiting.cancel()
-            case "commit":
+            case "commit" if self.fault != "after":
                 await self.messages.save_api_messages_now()
                 self.count += 1
                 message = ApiMessage(id=f"c{self.count}", role="assistant", content="y")

@@ -50,6 +50,7 @@ class Loop:
         """
         core = self._core
         try:
+            await self.catch_up()
             while not core.is_pausing:
                 await self._calls.settle()
                 if core.is_pausing:
@@ -81,6 +82,24 @@ class Loop:
             raise
         return False
 
+    async def catch_up(self) -> None:
+        """Take in a turn whose commit was cut off: it may be in the log or not.
+
+        Under our claim nobody else can have written, and what was sent is settled by the next thing
+        that is done.
+        """
+        if self._is_log_known:
+            return
+        core = self._core
+        await core.messages.save_api_messages_now()
+        await core.persistence.append_api_messages(core.task_id, [], claim=core.claim)
+        for message in await core.persistence.load_api_messages(core.task_id):
+            if core.messages.get_api_message(message.id) is None:
+                core.messages.adopt_api_message(message)
+                core.tell(core.callbacks.on_api_message, message)
+                core.add_answer(message)
+        self._is_log_known = True
+
     async def take_inbox(self) -> None:
         """Let the conversation with the model have what the user said meanwhile."""
         while self.inbox:
@@ -102,7 +121,7 @@ class Loop:
             retry=agent.retry,
             checkpointing=agent.checkpointing,
         )
-        context.is_uncommitted = self._is_log_known
+        context.is_uncommitted = True
         if core.store is not None:
             context = context.with_stream_checkpoint(core.store)
         model = agent.model
@@ -123,7 +142,6 @@ class Loop:
         if turn.has_lost_run:
             # To a process that has lost the task, but claimed the run after us. It cannot commit.
             await core.drop_checkpoint()
-        self._is_log_known = True
         core.messages.adopt_api_message(turn.message)
         core.tell(core.callbacks.on_api_message, turn.message)
         core.add_answer(turn.message)

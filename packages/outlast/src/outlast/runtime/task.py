@@ -213,6 +213,7 @@ class Task:
     async def _reactivate(self) -> None:
         await self._join()
         core = self._core
+        await self._loop.catch_up()
         core.close_calls(self._calls.explain_end)
         core.messages.end_round()
         await core.drop_checkpoint()
@@ -258,6 +259,7 @@ class Task:
             await self._halt()
             if self.status.is_final:
                 return
+            await self._loop.catch_up()
             if rollback:
                 await self._roll_back()
             await core.messages.save_now()
@@ -298,6 +300,7 @@ class Task:
             if self.status.is_final:
                 return
             core = self._core
+            await self._loop.catch_up()
             await self._subtasks.abort_unfinished()
             await core.drop_checkpoint()
             core.close_calls(self._calls.explain_end)
