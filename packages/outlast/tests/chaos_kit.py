@@ -25,7 +25,7 @@ from outlast.runtime.history import INTERRUPTED
 WORKER = Path(__file__).with_name("chaos_worker.py")
 KILLS = int(os.environ.get("OUTLAST_CHAOS_KILLS", "10"))
 SEED = os.environ.get("OUTLAST_CHAOS_SEED", "1")
-LIFE = 1.2
+LIFE = 0.9
 """Seconds; the longest life of a process that is to be killed."""
 
 

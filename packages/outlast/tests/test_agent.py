@@ -1,12 +1,13 @@
 """Tasks from beginning to end: the loop of turns and tool calls, and what is stored of it."""
 
 import asyncio
+import itertools
 import math
 from typing import Any
 
 import msgspec
 import pytest
-from agent_kit import TalkingModel, cards, make, shape, stored
+from agent_kit import Gate, TalkingModel, cards, make, shape, stored
 from runtime_kit import Watched, virtually
 from stream_kit import says
 
@@ -334,6 +335,21 @@ async def test_a_message_that_comes_with_the_answer_is_answered_too(
 
 
 @virtually
+async def test_giving_up_waiting_stops_nothing(backend: Backend, store: Any) -> None:
+    """Who looks on and who works are not the same."""
+    gate = Gate()
+    agent = make(backend, TalkingModel(says("Done."), pause=gate))
+    async with await agent.create_task("Go.", task_id="t") as task:
+        await task.start()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await task.wait()
+        assert task.is_running
+        gate.opened.set()
+        assert (await task.wait()).status is TaskStatus.COMPLETED
+
+
+@virtually
 async def test_an_empty_answer_ends_the_task(backend: Backend, store: Any) -> None:
     """And is not part of later requests, which providers would refuse."""
     model = TalkingModel(says(""), says("Better."))
@@ -394,18 +410,19 @@ async def test_an_interrupted_creation_is_repeated(backend: Backend, store: Any)
 async def test_a_store_that_fails_stops_the_task_and_not_more(backend: Backend, store: Any) -> None:
     """The error reaches who waits; started again, the task goes on where it was."""
     model = TalkingModel(says("", ("c1", "add", '{"a": 1, "b": 2}')), says("Done."))
-    for name in ("append_api_message", "append_api_messages", "append_user_messages"):
-        task_id = name
+    names = ("append_api_message", "append_api_messages", "append_user_messages")
+    for when, name in itertools.product(("before", "after"), names):
+        task_id = f"{when} {name}"
         async with await make(backend, model, add, persistence=store).create_task(
             "Go.", task_id=task_id
         ) as task:
 
             async def fail_once(called: str, name: str = name) -> None:
                 if called == name:
-                    store.before = None
+                    store.before = store.after = None
                     raise UnavailableError("away")
 
-            store.before = fail_once
+            setattr(store, when, fail_once)
             await task.start()
             with pytest.raises(UnavailableError, match="away"):
                 await task.wait()
@@ -417,7 +434,7 @@ async def test_a_store_that_fails_stops_the_task_and_not_more(backend: Backend, 
             "assistant add(c1)",
             "tool =3",
             "assistant Done.",
-        ], name
+        ], task_id
 
 
 @virtually

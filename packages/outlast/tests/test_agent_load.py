@@ -141,6 +141,42 @@ async def test_a_tool_that_asks_for_its_claim_ends_the_task(backend: Backend, st
 
 
 @virtually
+async def test_a_call_that_two_processes_run_has_one_result(backend: Backend, store: Any) -> None:
+    """A tool outlasts its process's ownership: its late result is refused, and it is told."""
+    gate = Gate()
+    keys: list[str] = []
+
+    @tool(on_interrupted="rerun")
+    async def slow(context: ToolContext) -> str:
+        keys.append(context.idempotency_key)
+        if len(keys) == 1:
+            await gate()
+            return "late"
+        return "in time"
+
+    model = TalkingModel(says("", ("c1", "slow", "{}")), says("Done."))
+    agent = make(backend, model, slow, ownership_interval=None)
+    first = await agent.create_task("Go.", task_id="t")
+    await first.start()
+    await reached(gate.reached)
+    async with await agent.load_task("t") as second:
+        await second.start()
+        await second.wait()
+    gate.opened.set()
+    with pytest.raises(FencedError):
+        await first.wait()
+    await first.aclose()
+    assert await stored(backend) == [
+        "user Go.",
+        "assistant slow(c1)",
+        "tool =in time",
+        "assistant Done.",
+    ]
+    assert len(keys) == 2
+    assert keys[0] == keys[1]
+
+
+@virtually
 async def test_loading_fences_the_turn_in_flight(backend: Backend, store: Any) -> None:
     """Before anything is started: the former owner writes no checkpoint any more."""
     gate = Gate()

@@ -173,6 +173,33 @@ def test_what_cannot_be_a_tool_is_refused() -> None:
             Tool(function)  # type: ignore[arg-type]
 
 
+class Counter:
+    """An object as a tool."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def __call__(self, by: int) -> int:
+        """Count on."""
+        self.count += by
+        return self.count
+
+    async def again(self, by: int) -> int:
+        """Count on, too."""
+        return await self(by)
+
+
+async def test_methods_and_objects_can_be_tools() -> None:
+    """An object needs a name."""
+    counter = Counter()
+    whole, method = Tool(counter, name="count"), Tool(counter.again)
+    assert (whole.spec.description, method.name) == ("Count on.", "again")
+    assert await whole({"by": 1}, CONTEXT) == 1
+    assert await method({"by": 2}, CONTEXT) == 3
+    with pytest.raises(InvalidDataError, match="name"):
+        Tool(counter)
+
+
 def test_options_override_what_the_function_says() -> None:
     @tool(name="look", description="Look.", timeout=2.5, on_interrupted="rerun")
     async def anything(x: Any, default: list[int] = [1]) -> None:  # noqa: B006

@@ -139,16 +139,22 @@ class Tool:
         timeout: float | None = None,
         on_interrupted: InterruptionPolicy | None = None,
     ) -> None:
+        signed: Callable[..., Awaitable[Any]] = function
         if not inspect.iscoroutinefunction(function):
+            signed = getattr(function, "__call__", function)  # noqa: B004 - an object that is called
+        if not inspect.iscoroutinefunction(signed):
             raise InvalidDataError(f"a tool is an 'async def' function, not {function!r:.80}")
+        named = name or getattr(function, "__name__", None)
+        if named is None:
+            raise InvalidDataError(f"give the tool a name: {function!r:.80} has none")
         if on_interrupted is not None and on_interrupted not in POLICIES:
             raise InvalidDataError(f"on_interrupted must be one of {POLICIES} or None")
         self.function: Callable[..., Awaitable[Any]] = function
-        self.name: str = name or function.__name__
+        self.name: str = named
         self.timeout: float | None = timeout
         self.on_interrupted: InterruptionPolicy | None = on_interrupted
-        text, described = _read_docstring(inspect.getdoc(function) or "")
-        self._arguments, self._context_name = _arguments_of(function, self.name)
+        text, described = _read_docstring(inspect.getdoc(signed) or "")
+        self._arguments, self._context_name = _arguments_of(signed, self.name)
         self.spec: ToolSpec = ToolSpec(
             self.name,
             text if description is None else description,
