@@ -60,12 +60,13 @@ async def meeting(
     scope: Scope,
     call: Callable[[], Awaitable[Any]],
     *changes: str,
+    is_claim: bool = False,
 ) -> Any:
     """What a call answers that begins, and waits, before others change the scope."""
     async with holding(driver, admin, scope) as sid:
         calling = asyncio.ensure_future(call())
         await until(lambda: _waits(admin))
-        for change in changes:
+        for change in (*changes, *(() if is_claim else (MOVED,))):
             await admin.run(change.format(sid=sid))
     return await calling
 
@@ -81,7 +82,8 @@ async def _has_no_idle_transaction(admin: Admin) -> bool:
 NEW_ENTRY = (
     "INSERT INTO outlast_entry (sid, log, pos, entry_id, data) VALUES ({sid}, 0, 50, 'new', '2')"
 )
-NEW_TAIL = "UPDATE outlast_scope SET tail = 50 WHERE sid = {sid}"
+MOVED = "UPDATE outlast_scope SET tail = tail + 50, empty_since = NULL WHERE sid = {sid}"
+"""As every mutation moves it."""
 NEW_DATA = "UPDATE outlast_register SET version = version + 1, data = 'new' WHERE sid = {sid}"
 
 
@@ -137,6 +139,7 @@ async def test_a_mutation_is_judged_by_the_fence_after_its_wait(
                 lambda call=call, owner=owner: call(owner.fence()),
                 f"UPDATE outlast_scope SET epoch = 9, claim_id = '{claim_id(9)}'"
                 " WHERE sid = {sid}",
+                is_claim=True,
             )
         assert caught.value.reason == "superseded"
         async with holding(driver, admin, TASK) as sid:
@@ -161,7 +164,6 @@ async def test_a_replacement_leaves_nothing_that_came_while_it_waited(
         TASK,
         lambda: driver.replace(TASK, "api", new, fence=None),
         NEW_ENTRY,
-        NEW_TAIL,
     )
     assert await driver.load(TASK, "api") == new
     await driver.append(TASK, "api", [Entry("new", b"5")], fence=None)
@@ -175,9 +177,7 @@ async def test_a_removal_leaves_nothing_that_came_while_it_waited(
     driver, admin = pair
     await driver.append(TASK, "api", [Entry("old", b"1")], fence=None)
     await driver.append(TASK, "user", [Entry("old", b"1")], fence=None)
-    await meeting(
-        driver, admin, TASK, lambda: driver.remove(TASK, fence=None), NEW_ENTRY, NEW_TAIL, NEW_DATA
-    )
+    await meeting(driver, admin, TASK, lambda: driver.remove(TASK, fence=None), NEW_ENTRY, NEW_DATA)
     assert await driver.load(TASK, "api") == []
     assert (await driver.read(TASK, "state")).data is None
     await driver.append(TASK, "api", [Entry("a", b"1")], fence=None)
@@ -194,7 +194,6 @@ async def test_an_append_that_waited_meets_the_known_id(pair: tuple[SqlDriver, A
         TASK,
         lambda: driver.append(TASK, "api", [Entry("x", b"1"), Entry("new", b"3")], fence=None),
         NEW_ENTRY,
-        NEW_TAIL,
     )
     assert known == [Entry("new", b"2")]
     assert await driver.load(TASK, "api") == [Entry("old", b"1"), Entry("new", b"2")]
@@ -215,6 +214,29 @@ async def test_present_entries_that_went_while_it_waited_are_missed(
             "DELETE FROM outlast_entry WHERE sid = {sid}",
         )
     assert await driver.load(TASK, "api") == []
+
+
+@pytest.mark.parametrize("emptied", ["register", "log"])
+async def test_a_record_that_got_data_while_it_was_emptied_is_no_tombstone(
+    pair: tuple[SqlDriver, Admin], emptied: str
+) -> None:
+    """C5: a sweep would take the data of the other one."""
+    driver, admin = pair
+    await driver.write(TASK, "state", b"1", fence=None, index=Index())
+    await driver.write(TASK, "state", None, fence=None)
+    if emptied == "log":
+        await driver.append(TASK, "user", [Entry("a", b"1")], fence=None)
+        call = lambda: driver.replace(TASK, "user", [], fence=None)  # noqa: E731
+    else:
+        await driver.write(TASK, "input", b"1", fence=None)
+        call = lambda: driver.write(TASK, "input", None, fence=None)  # noqa: E731
+    await meeting(driver, admin, TASK, call, NEW_ENTRY)
+    page = await driver.sweep(older_than=0, limit=9, dry_run=False, after=None)
+    assert page.tombstones == 0
+    assert await driver.load(TASK, "api") == [Entry("new", b"2")]
+    await driver.replace(TASK, "api", [], fence=None)
+    page = await driver.sweep(older_than=0, limit=9, dry_run=False, after=None)
+    assert page.tombstones == 1
 
 
 @pytest.mark.parametrize("expected", ["version before", "version after"])
@@ -325,7 +347,7 @@ async def test_a_load_never_skips_what_is_committed_later(
     await driver.append(TASK, "api", [Entry("a", b"1")], fence=None)
 
     async with holding(driver, admin, TASK) as sid:
-        await admin.run(NEW_ENTRY.format(sid=sid), NEW_TAIL.format(sid=sid))
+        await admin.run(NEW_ENTRY.format(sid=sid), MOVED.format(sid=sid))
         later = asyncio.ensure_future(driver.append(TASK, "api", [Entry("b", b"3")], fence=None))
         await until(lambda: _waits(admin))
         assert [entry.id for entry in await driver.load(TASK, "api")] == ["a"]

@@ -9,6 +9,9 @@ from outlast_sql._reads import Row
 
 CLOSING_SECONDS: Final = 2.0
 """How long a server may take to say goodbye."""
+IDLE_SECONDS: Final = 2
+"""How long a process that was stopped in the middle of a transaction may hold others up: then the
+server ends its connection, and with it the transaction."""
 
 
 class Link(abc.ABC):
@@ -94,4 +97,4 @@ def abandon_transport(transport: Any) -> None:
             source.close()
 
 
-__all__ = ["CLOSING_SECONDS", "Link", "abandon_transport"]
+__all__ = ["CLOSING_SECONDS", "IDLE_SECONDS", "Link", "abandon_transport"]

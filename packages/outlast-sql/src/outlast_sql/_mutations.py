@@ -246,7 +246,7 @@ def _advance(
     tail: int | None = None,
     index: Index | None = None,
 ) -> None:
-    state = *_mark(head, fence), head.tail if tail is None else tail, empty_since
+    state = *_mark(head, fence), head.tail + 1 if tail is None else tail, empty_since
     if index is None:
         db.execute(_ADVANCE, (*state, head.sid))
         return
@@ -339,7 +339,7 @@ def replace(db: Database, key: Key, log: int, new: Sequence[Entry], fence: Fence
     db.execute(_EMPTY, (head.sid, log))
     _add(db, head, log, new)
     empty_since = now if not new and _is_empty(db, head.sid) else None
-    _advance(db, head, fence, empty_since, tail=head.tail + len(new))
+    _advance(db, head, fence, empty_since, tail=head.tail + max(1, len(new)))
 
 
 def remove(db: Database, key: Key, fence: Fence | None) -> None:

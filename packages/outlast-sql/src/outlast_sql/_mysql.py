@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 from sqlalchemy.dialects.mysql import dialect as mysql_dialect
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outlast.driver import Capabilities, Entry, Fence, Index, Scope
+from outlast.driver import PRIMARY, Capabilities, Entry, Fence, Index, Scope
 from outlast.errors import ConfigurationError, OutlastError, UnavailableError
 from outlast.url import parse_url, redact, scheme_of
 from outlast_sql import _mysql_sql as sql
@@ -178,7 +178,12 @@ class MysqlDriver(ServerDriver):
         numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
         self._compound = "mariadb" in version.lower() and numbers >= _COMPOUND_SINCE
         hazards = list(_hazards(settings))
-        self._declare(hazards, max_message_bytes=min(limit, 128 * _MIB))
+        self._declare(
+            hazards,
+            max_message_bytes=min(limit, 128 * _MIB),
+            # MySQL has no setting that ends an idle transaction; a lent connection has its own.
+            stopped_writer_blocks=not (self._compound and self._owns_links),
+        )
 
     async def _create(self) -> None:
         await self._on_link(self._create_on, lambda: False)
@@ -213,15 +218,19 @@ class MysqlDriver(ServerDriver):
         index: Index | None = None,
         if_version: int | None = None,
     ) -> int:
-        if data is not None and self._compound:
+        if self._compound:
             mark = mark_of(fence)
             parameters: list[Any] = [*self._key(scope), *mark[:3], data, REGISTER_CODES[register]]
             if if_version is not None:
                 parameters.append(if_version)
             parameters += mark[3:]
-            if index is not None:
-                parameters += encoded(index.parent), encoded(index.status), index.updated_at
-            statement = _WRITE[index is not None, if_version is not None]
+            if data is None:
+                is_primary = register == PRIMARY[scope.kind]
+                statement = _EMPTY[is_primary, if_version is not None]
+            else:
+                statement = _WRITE[index is not None, if_version is not None]
+                if index is not None:
+                    parameters += encoded(index.parent), encoded(index.status), index.updated_at
             rows = await self._at_once(statement, parameters)
             if rows:
                 return int(rows[0][0])
@@ -238,20 +247,29 @@ class MysqlDriver(ServerDriver):
         fence: Fence | None,
         present: Sequence[str] = (),
     ) -> list[Entry]:
-        if self._compound and not present and self._fit(entries):
+        if self._compound and entries and not present and self._fit(entries):
             mark = mark_of(fence)
-            code = LOG_CODES[log]
-            parameters: list[Any] = [*self._key(scope), *mark[:3]]
-            for entry in entries:
-                parameters += code, entry.id.encode(), entry.data
-            if await self._at_once(_APPEND[len(entries)], (*parameters, *mark[3:])):
+            new = _rows(LOG_CODES[log], entries)
+            parameters = (*self._key(scope), *mark[:3], *new, *mark[3:])
+            if await self._at_once(_APPEND[len(entries)], parameters):
                 return []
         return await super().append(scope, log, entries, fence=fence, present=present)
+
+    async def replace(
+        self, scope: Scope, log: str, entries: Sequence[Entry], *, fence: Fence | None
+    ) -> None:
+        if self._compound and self._fit(entries):
+            mark = mark_of(fence)
+            new = LOG_CODES[log], *_rows(LOG_CODES[log], entries)
+            parameters = (*self._key(scope), *mark[:3], *new, *mark[3:])
+            if await self._at_once(_REPLACE[len(entries)], parameters):
+                return
+        await super().replace(scope, log, entries, fence=fence)
 
     def _fit(self, entries: Sequence[Entry]) -> bool:
         """Whether one statement takes them all."""
         size = sum(len(entry.data) for entry in entries)
-        return 0 < len(entries) <= _AT_ONCE and size <= self.capabilities.max_message_bytes
+        return len(entries) <= _AT_ONCE and size <= self.capabilities.max_message_bytes
 
     async def remove(self, scope: Scope, *, fence: Fence | None) -> None:
         if self._compound:
@@ -262,11 +280,21 @@ class MysqlDriver(ServerDriver):
 
 
 _APPEND: Final = {count: sql.append(count) for count in range(1, _AT_ONCE + 1)}
+_REPLACE: Final = {count: sql.replace(count) for count in range(_AT_ONCE + 1)}
 _WRITE: Final[Mapping[tuple[bool, bool], str]] = {
     (indexed, compared): sql.write(indexed=indexed, compared=compared)
     for indexed in (False, True)
     for compared in (False, True)
 }
+_EMPTY: Final[Mapping[tuple[bool, bool], str]] = {
+    (primary, compared): sql.empty(primary=primary, compared=compared)
+    for primary in (False, True)
+    for compared in (False, True)
+}
+
+
+def _rows(log: int, entries: Sequence[Entry]) -> list[Any]:
+    return [part for entry in entries for part in (log, entry.id.encode(), entry.data)]
 
 
 def _hazards(settings: Mapping[str, str]) -> Sequence[str]:

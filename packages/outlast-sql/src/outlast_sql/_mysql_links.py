@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from outlast.errors import ConfigurationError, OutlastError
 from outlast.url import StoreURL, redact
-from outlast_sql._links import CLOSING_SECONDS, Link, abandon_transport
+from outlast_sql._links import CLOSING_SECONDS, IDLE_SECONDS, Link, abandon_transport
 from outlast_sql._mysql_errors import errno_of, is_end
 from outlast_sql._reads import Row
 
@@ -122,12 +122,18 @@ async def connect_asyncmy(url: StoreURL, options: Mapping[str, Any], timeout: fl
         autocommit=True,
         connect_timeout=patience,
         ssl=tls,
-        init_command=(
-            f"SET SESSION innodb_lock_wait_timeout = {patience}, sql_mode = 'STRICT_ALL_TABLES';"
-            "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
-        ),
     )
-    return AsyncmyLink(connection)
+    link = AsyncmyLink(connection)
+    settings = [f"innodb_lock_wait_timeout = {patience}", "sql_mode = 'STRICT_ALL_TABLES'"]
+    if "mariadb" in connection.get_server_info().lower():
+        settings.append(f"idle_transaction_timeout = {IDLE_SECONDS}")
+    try:
+        await link.run(f"SET SESSION {', '.join(settings)}")
+        await link.run("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+    except BaseException:
+        connection.close()
+        raise
+    return link
 
 
 def _tls(url: StoreURL) -> ssl.SSLContext | None:

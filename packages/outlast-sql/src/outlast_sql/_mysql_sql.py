@@ -26,20 +26,38 @@ BEGIN NOT ATOMIC
 END
 """
 """Parameters: the scope, then the first three of `outlast_sql._server.Mark`; then those of the
-body."""
+body. A row if it was done."""
+
+_ADD: Final = "INSERT INTO outlast_entry (sid, log, pos, entry_id, data) VALUES "
+_IS_EMPTY: Final = """NOT (
+      EXISTS (SELECT 1 FROM outlast_entry AS e WHERE e.sid = head) OR EXISTS (
+        SELECT 1 FROM outlast_register AS r WHERE r.sid = head AND r.data IS NOT NULL))"""
+
+
+def _rows(count: int) -> str:
+    return ", ".join(f"(head, ?, last + {number}, ?, ?)" for number in range(1, count + 1))
 
 
 def append(count: int) -> str:
-    """``count`` entries; for each its log, id and data, then seq and op.
-
-    A row if it was done.
-    """
-    rows = ", ".join(f"(head, ?, last + {number}, ?, ?)" for number in range(1, count + 1))
+    """``count`` entries; for each its log, id and data, then seq and op."""
     return _FRAME.format(
         body=f"""
-    INSERT INTO outlast_entry (sid, log, pos, entry_id, data) VALUES {rows};
+    {_ADD} {_rows(count)};
     UPDATE outlast_scope SET seq = ?, op = ?, tail = last + {count}, empty_since = NULL
     WHERE sid = head;
+    SELECT head;"""
+    )
+
+
+def replace(count: int) -> str:
+    """Log; for each of ``count`` entries its log, id and data; seq, op."""
+    empty_since = "NULL" if count else f"CASE WHEN {_IS_EMPTY} THEN {NOW} END"
+    return _FRAME.format(
+        body=f"""
+    DELETE FROM outlast_entry WHERE sid = head AND log = ?;
+    {f"{_ADD} {_rows(count)};" if count else ""}
+    UPDATE outlast_scope
+    SET seq = ?, op = ?, tail = last + {count}, empty_since = {empty_since} WHERE sid = head;
     SELECT head;"""
     )
 
@@ -48,17 +66,31 @@ def write(*, indexed: bool, compared: bool) -> str:
     """Data, register, the expected version if ``compared``, seq, op; then parent, status and
     ``updated_at`` if ``indexed``.
 
-    A row with the new version if it was done.
+    The row has the new version.
     """
-    expected = " AND version = ?" if compared else ""
     index = ", parent = ?, status = ?, updated_at = ?" if indexed else ""
+    return _set(f"empty_since = NULL{index}", compared=compared)
+
+
+def empty(*, primary: bool, compared: bool) -> str:
+    """``NULL``, register, the expected version if ``compared``, seq, op.
+
+    The row has the new version.
+    """
+    change = f"empty_since = CASE WHEN {_IS_EMPTY} THEN {NOW} END"
+    if primary:
+        change += ", status = NULL, updated_at = 0"
+    return _set(change, compared=compared)
+
+
+def _set(change: str, *, compared: bool) -> str:
     return _FRAME.format(
         body=f"""
     UPDATE outlast_register
     SET version = LAST_INSERT_ID(version + 1), changed_at = {NOW}, data = ?
-    WHERE sid = head AND register = ?{expected};
+    WHERE sid = head AND register = ?{" AND version = ?" if compared else ""};
     IF ROW_COUNT() = 1 THEN
-      UPDATE outlast_scope SET seq = ?, op = ?, empty_since = NULL{index} WHERE sid = head;
+      UPDATE outlast_scope SET seq = ?, op = ?, {change} WHERE sid = head;
       SELECT LAST_INSERT_ID();
     END IF;"""
     )

@@ -210,21 +210,24 @@ class PostgresDriver(ServerDriver):
         index: Index | None = None,
         if_version: int | None = None,
     ) -> int:
-        if data is not None:
-            parameters: list[Any] = [
-                *self._key(scope),
-                *mark_of(fence),
-                REGISTER_CODES[register],
-                data,
-            ]
+        parameters: list[Any] = [
+            *self._key(scope),
+            *mark_of(fence),
+            REGISTER_CODES[register],
+            data,
+        ]
+        if data is None:
+            is_primary = register == PRIMARY[scope.kind]
+            statement = _EMPTY[is_primary, if_version is not None]
+        else:
+            statement = _WRITE[index is not None, if_version is not None]
             if index is not None:
                 parameters += encoded(index.parent), encoded(index.status), index.updated_at
-            if if_version is not None:
-                parameters.append(if_version)
-            statement = _WRITE[index is not None, if_version is not None]
-            rows = await self._at_once(statement, parameters)
-            if rows:
-                return int(rows[0][0])
+        if if_version is not None:
+            parameters.append(if_version)
+        rows = await self._at_once(statement, parameters)
+        if rows:
+            return int(rows[0][0])
         return await super().write(
             scope, register, data, fence=fence, index=index, if_version=if_version
         )
@@ -238,25 +241,28 @@ class PostgresDriver(ServerDriver):
         fence: Fence | None,
         present: Sequence[str] = (),
     ) -> list[Entry]:
-        if entries and not present:
-            if len(entries) == 1:
-                new: tuple[Any, ...] = (entries[0].id.encode(), entries[0].data)
-            else:
-                new = _columns(entries)
-            rows = await self._at_once(
-                _APPEND[len(entries) > 1],
-                (*self._key(scope), *mark_of(fence), LOG_CODES[log], *new),
-            )
-            if rows:
+        if entries:
+            statement = sql.APPEND_MANY
+            new = _columns(entries)
+            if present:
+                statement = sql.APPEND_IF_PRESENT
+                new = (*new, [entry_id.encode() for entry_id in present], len(present))
+            elif len(entries) == 1:
+                statement = sql.APPEND_ONE
+                new = entries[0].id.encode(), entries[0].data
+            if await self._at_once(
+                statement, (*self._key(scope), *mark_of(fence), LOG_CODES[log], *new)
+            ):
                 return []
         return await super().append(scope, log, entries, fence=fence, present=present)
 
     async def replace(
         self, scope: Scope, log: str, entries: Sequence[Entry], *, fence: Fence | None
     ) -> None:
-        if entries and await self._at_once(
-            sql.REPLACE,
-            (*self._key(scope), *mark_of(fence), LOG_CODES[log], *_columns(entries)),
+        statement = sql.REPLACE if entries else sql.EMPTY_LOG
+        new = _columns(entries) if entries else ()
+        if await self._at_once(
+            statement, (*self._key(scope), *mark_of(fence), LOG_CODES[log], *new)
         ):
             return
         await super().replace(scope, log, entries, fence=fence)
@@ -266,10 +272,14 @@ class PostgresDriver(ServerDriver):
             await super().remove(scope, fence=fence)
 
 
-_APPEND: Final = {many: sql.append(many=many) for many in (False, True)}
 _WRITE: Final[Mapping[tuple[bool, bool], str]] = {
     (indexed, compared): sql.write(indexed=indexed, compared=compared)
     for indexed in (False, True)
+    for compared in (False, True)
+}
+_EMPTY: Final[Mapping[tuple[bool, bool], str]] = {
+    (primary, compared): sql.empty(primary=primary, compared=compared)
+    for primary in (False, True)
     for compared in (False, True)
 }
 

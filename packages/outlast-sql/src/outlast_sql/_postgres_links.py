@@ -9,11 +9,14 @@ from urllib.parse import urlencode
 
 from outlast.errors import ConfigurationError, OutlastError
 from outlast.url import StoreURL, redact
-from outlast_sql._links import CLOSING_SECONDS, Link, abandon_transport
+from outlast_sql._links import CLOSING_SECONDS, IDLE_SECONDS, Link, abandon_transport
 from outlast_sql._postgres_errors import sqlstate_of
 from outlast_sql._reads import Row
 
-_BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+_BEGIN: Final = f"""
+BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
+SET LOCAL idle_in_transaction_session_timeout = {round(IDLE_SECONDS * 1000)}
+"""
 _FORGOTTEN: Final = frozenset({"0A000", "26000", "42P05"})
 """What the connection prepared is not what the server has: a changed table, or a pooler between."""
 

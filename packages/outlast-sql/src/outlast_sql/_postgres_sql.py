@@ -7,8 +7,8 @@ row's newest version. So each begins at the scope's row, and reads nothing that 
 while it waited for that row, but rows that it changes or locks, too:
 
 - Registers are made with their scope. One that a statement could not see yet would be missed.
-- What a statement deletes it has to see. A replacement therefore wants the ``tail`` of the state in
-  which it began: every new entry has moved it.
+- What a statement deletes or counts it has to see. It then wants the ``tail`` of the state in which
+  it began: every mutation moves it.
 - A known id is found by the unique index, which knows no states: the INSERT fails, and all with it.
   ON CONFLICT DO NOTHING would drop one entry of a batch and keep the others.
 - Dividing by zero makes a statement fail at a row that is not as it should be.
@@ -23,27 +23,83 @@ _OWNED: Final = f"{_FENCE} AND seq < $6"
 """``$1`` to ``$8``: the scope, then `outlast_sql._server.Mark`."""
 
 
-def append(*, many: bool) -> str:
-    """``$9``: log, ``$10``: ids, ``$11``: data, ``$12``: how many; without ``many`` of one entry.
+_SEEN: Final = """WITH seen AS MATERIALIZED (
+  SELECT sid, tail FROM outlast_scope WHERE namespace = $1 AND kind = $2 AND id = $3
+), """
 
-    A row if it was done.
-    """
-    if many:
-        count = "$12::bigint"
-        new = (
-            "SELECT head.sid, $9::smallint, head.tail - $12::bigint + new.number, new.id, new.data "
-            "FROM head, unnest($10::bytea[], $11::bytea[]) WITH ORDINALITY AS new(id, data, number)"
-        )
-    else:
-        count = "1"
-        new = "SELECT sid, $9::smallint, tail, $10::bytea, $11::bytea FROM head"
-    return f"""
-WITH head AS (
-  UPDATE outlast_scope SET seq = $7, op = $8, tail = tail + {count}, empty_since = NULL
-  WHERE {_OWNED} RETURNING sid, tail
-), added AS (INSERT INTO outlast_entry (sid, log, pos, entry_id, data) {new})
+
+def _head(change: str, *, seen: bool = False) -> str:
+    """Locks the scope's row and changes it, if the fence and what was seen allow it."""
+    start = _SEEN if seen else "WITH "
+    unchanged = "AND outlast_scope.tail = seen.tail AND outlast_scope.sid = seen.sid"
+    return f"""{start}head AS (
+  UPDATE outlast_scope SET seq = $7, op = $8, {change} {"FROM seen" if seen else ""}
+  WHERE {_OWNED} {unchanged if seen else ""}
+  RETURNING outlast_scope.sid, outlast_scope.tail
+)"""
+
+
+_MANY: Final = """
+  SELECT head.sid, $9::smallint, head.tail - $12::bigint + new.number, new.id, new.data
+  FROM head, unnest($10::bytea[], $11::bytea[]) WITH ORDINALITY AS new(id, data, number)"""
+_ADD: Final = "INSERT INTO outlast_entry (sid, log, pos, entry_id, data)"
+
+APPEND_ONE: Final = f"""
+{_head("tail = outlast_scope.tail + 1, empty_since = NULL")},
+added AS ({_ADD} SELECT sid, $9::smallint, tail, $10::bytea, $11::bytea FROM head)
 SELECT sid FROM head
 """
+"""``$9``: log, ``$10``: id, ``$11``: data. A row if it was done, as for all that follow."""
+
+APPEND_MANY: Final = f"""
+{_head("tail = outlast_scope.tail + $12::bigint, empty_since = NULL")},
+added AS ({_ADD} {_MANY})
+SELECT sid FROM head
+"""
+"""``$9``: log, ``$10``: ids, ``$11``: data, ``$12``: how many."""
+
+_ALL_PRESENT: Final = """$14 = (SELECT count(*) FROM outlast_entry
+    WHERE sid = seen.sid AND log = $9::smallint AND entry_id = ANY($13::bytea[]))"""
+APPEND_IF_PRESENT: Final = f"""
+{
+    _head("tail = outlast_scope.tail + $12::bigint, empty_since = NULL", seen=True).replace(
+        "RETURNING", f"AND {_ALL_PRESENT} RETURNING"
+    )
+},
+added AS ({_ADD} {_MANY})
+SELECT sid FROM head
+"""
+"""As `APPEND_MANY`; ``$13``: ids that have to be there, ``$14``: how many."""
+
+REPLACE: Final = f"""
+{_head("tail = outlast_scope.tail + $12::bigint, empty_since = NULL", seen=True)},
+gone AS (
+  DELETE FROM outlast_entry USING head
+  WHERE outlast_entry.sid = head.sid AND log = $9::smallint RETURNING 1
+), added AS ({_ADD} {_MANY}, (SELECT count(*) FROM gone) AS first)
+SELECT sid FROM head
+"""
+"""As `APPEND_MANY`. The ids that go are free before the new ones come."""
+
+_ENTRIES: Final = "EXISTS (SELECT FROM outlast_entry AS e WHERE e.sid = seen.sid{})"
+_VALUES: Final = (
+    "EXISTS (SELECT FROM outlast_register AS r WHERE r.sid = seen.sid AND r.data IS NOT NULL{})"
+)
+
+
+def _emptied(entries: str = "", values: str = "") -> str:
+    held = f"{_ENTRIES.format(entries)} OR {_VALUES.format(values)}"
+    return f"tail = outlast_scope.tail + 1, empty_since = CASE WHEN NOT ({held}) THEN {NOW} END"
+
+
+EMPTY_LOG: Final = f"""
+{_head(_emptied(entries=" AND e.log <> $9::smallint"), seen=True)},
+gone AS (
+  DELETE FROM outlast_entry USING head WHERE outlast_entry.sid = head.sid AND log = $9::smallint
+)
+SELECT sid FROM head
+"""
+"""``$9``: log."""
 
 
 def write(*, indexed: bool, compared: bool) -> str:
@@ -52,53 +108,43 @@ def write(*, indexed: bool, compared: bool) -> str:
 
     A row with the new version if it was done.
     """
-    change = ", parent = $11::bytea, status = $12::bytea, updated_at = $13::bigint"
-    expected = f"${14 if indexed else 11}::bigint"
-    step = f"1 / (version = {expected})::integer" if compared else "1"
+    index = ", parent = $11::bytea, status = $12::bytea, updated_at = $13::bigint"
+    change = f"tail = outlast_scope.tail + 1, empty_since = NULL{index if indexed else ''}"
+    return _set(_head(change), f"${14 if indexed else 11}::bigint" if compared else None)
+
+
+def empty(*, primary: bool, compared: bool) -> str:
+    """``$9``: register, ``$10``: ``NULL``; then the expected version if ``compared``.
+
+    A row with the new version if it was done.
+    """
+    change = _emptied(values=" AND r.register <> $9::smallint")
+    if primary:
+        change += ", status = NULL, updated_at = 0"
+    return _set(_head(change, seen=True), "$11::bigint" if compared else None)
+
+
+def _set(head: str, expected: str | None) -> str:
+    step = "1" if expected is None else f"1 / (version = {expected})::integer"
     return f"""
-WITH head AS (
-  UPDATE outlast_scope SET seq = $7, op = $8, empty_since = NULL{change if indexed else ""}
-  WHERE {_OWNED} RETURNING sid
-), changed AS (
+{head},
+changed AS (
   UPDATE outlast_register SET version = version + {step}, changed_at = {NOW}, data = $10::bytea
-  FROM head WHERE outlast_register.sid = head.sid AND register = $9 RETURNING version
+  FROM head WHERE outlast_register.sid = head.sid AND register = $9::smallint RETURNING version
 )
 SELECT COALESCE((SELECT version FROM changed), 1 / (sid - sid)) FROM head
 """
 
 
-_UNCHANGED_LOGS = """
-WITH seen AS MATERIALIZED (
-  SELECT sid, tail FROM outlast_scope WHERE namespace = $1 AND kind = $2 AND id = $3
-), head AS (
-  UPDATE outlast_scope SET seq = $7, op = $8, {change} FROM seen
-  WHERE outlast_scope.sid = seen.sid AND outlast_scope.tail = seen.tail AND {owned}
-  RETURNING outlast_scope.sid, outlast_scope.tail
-)"""
-
-REPLACE: Final = f"""{
-    _UNCHANGED_LOGS.format(
-        change="tail = outlast_scope.tail + $12::bigint, empty_since = NULL", owned=_OWNED
+REMOVE: Final = f"""
+{
+    _head(
+        f"tail = outlast_scope.tail + 1, status = NULL, updated_at = 0, empty_since = {NOW}",
+        seen=True,
     )
-}, gone AS (
-  DELETE FROM outlast_entry USING head
-  WHERE outlast_entry.sid = head.sid AND log = $9::smallint RETURNING 1
-), added AS (
-  INSERT INTO outlast_entry (sid, log, pos, entry_id, data)
-  SELECT head.sid, $9::smallint, head.tail - $12::bigint + new.number, new.id, new.data
-  FROM head, (SELECT count(*) FROM gone) AS first,
-    unnest($10::bytea[], $11::bytea[]) WITH ORDINALITY AS new(id, data, number)
-)
-SELECT sid FROM head
-"""
-"""``$9`` to ``$12`` as for `append` of many. The ids that go are free before the new ones come."""
-
-REMOVE: Final = f"""{
-    _UNCHANGED_LOGS.format(
-        change=f"status = NULL, updated_at = 0, empty_since = {NOW}", owned=_OWNED
-    )
-}, gone AS (DELETE FROM outlast_entry USING head WHERE outlast_entry.sid = head.sid)
-, cleared AS (
+},
+gone AS (DELETE FROM outlast_entry USING head WHERE outlast_entry.sid = head.sid),
+cleared AS (
   UPDATE outlast_register SET version = version + 1, changed_at = {NOW}, data = NULL
   FROM head WHERE outlast_register.sid = head.sid
 )

@@ -85,7 +85,10 @@ scopes: Final = Table(
     Column("seq", BigInteger, nullable=False),
     Column("op", _bytes(64), nullable=False),
     Column(
-        "tail", BigInteger, nullable=False, comment="Last position given to an entry of any log"
+        "tail",
+        BigInteger,
+        nullable=False,
+        comment="Raised by every mutation; no entry of any log has a higher position",
     ),
     Column("parent", _bytes(_ID_BYTES)),
     Column("status", _bytes(64)),

@@ -151,7 +151,17 @@ class ServerDriver(SqlDriver):
                 f"{self._place} has lost its table {min(missing)!r}; restore a backup"
             )
 
-    def _declare(self, hazards: Sequence[str], *, max_message_bytes: int) -> None:
+    @property
+    def _owns_links(self) -> bool:
+        return self._make is not None
+
+    def _declare(
+        self,
+        hazards: Sequence[str],
+        *,
+        max_message_bytes: int,
+        stopped_writer_blocks: bool = False,
+    ) -> None:
         """Take note of what the server's settings allow to promise (D1, D2)."""
         self._hazards = hazards
         least = self.LEAST
@@ -160,6 +170,7 @@ class ServerDriver(SqlDriver):
             fences_survive=least.fences_survive if hazards else _DURABLE,
             reach=least.reach,
             max_message_bytes=max_message_bytes,
+            stopped_writer_blocks=stopped_writer_blocks,
         )
 
     def _new_pool(self) -> Pool:
