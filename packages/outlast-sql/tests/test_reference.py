@@ -1,10 +1,11 @@
-"""Random calls answer alike on SQLite and on the core's memory driver, the reference."""
+"""Random calls answer alike in every database and in the core's memory, the reference."""
 
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from conftest import SERVERS, server_driver
 from sql_support import claim_id
 
 from outlast.backends.memory import MemoryDriver
@@ -25,7 +26,7 @@ from outlast.driver import (
 from outlast.errors import FencedError
 from outlast_sql import SqlDriver
 
-pytestmark = [pytest.mark.sql, pytest.mark.sqlite]
+pytestmark = pytest.mark.sql
 
 SCOPES = [Scope("task", "a"), Scope("task", "a "), Scope("run", "a")]
 IDS = ["1", "2", "3", "A", "a", "é"]
@@ -141,24 +142,38 @@ async def contents(driver: Driver) -> list[Any]:
     return found
 
 
+async def compare(driver: Driver, seed: int, calls: int, look: int) -> None:
+    """Make random calls; look at all that can be read after every so many."""
+    script = Script(seed)
+    reference = MemoryDriver(namespace="test")
+    await reference.setup(create=True)
+    outcomes: set[tuple[str, str]] = set()
+    for number in range(calls):
+        kind, call = await script.draw(reference)
+        answers = [await answer_of(each, call) for each in (driver, reference)]
+        assert answers[0] == answers[1], (number, kind)
+        if number % look == 0 or number == calls - 1:
+            assert await contents(driver) == await contents(reference), (number, kind)
+        refused = isinstance(answers[0], str) or type(answers[0]) is tuple
+        outcomes.add((kind, "refused" if refused else "accepted"))
+    kinds = ("claim", "write", "append", "replace", "remove")
+    assert outcomes >= {(kind, how) for kind in kinds for how in ("accepted", "refused")}
+
+
+@pytest.mark.sqlite
 @pytest.mark.parametrize("seed", range(6))
 async def test_random_calls_answer_like_the_reference(seed: int) -> None:
     """400 calls, and all that can be read after each."""
-    script = Script(seed)
     sqlite = SqlDriver.from_url("sqlite://", namespace="test")
-    reference = MemoryDriver(namespace="test")
     await sqlite.setup(create=True)
-    await reference.setup(create=True)
-    outcomes: set[tuple[str, str]] = set()
     try:
-        for number in range(400):
-            kind, call = await script.draw(reference)
-            answers = [await answer_of(driver, call) for driver in (sqlite, reference)]
-            assert answers[0] == answers[1], (number, kind)
-            assert await contents(sqlite) == await contents(reference), (number, kind)
-            refused = isinstance(answers[0], str) or type(answers[0]) is tuple
-            outcomes.add((kind, "refused" if refused else "accepted"))
+        await compare(sqlite, seed, 400, 1)
     finally:
         await sqlite.aclose()
-    kinds = ("claim", "write", "append", "replace", "remove")
-    assert outcomes >= {(kind, how) for kind in kinds for how in ("accepted", "refused")}
+
+
+@pytest.mark.parametrize("way", SERVERS)
+async def test_random_calls_to_servers_answer_like_the_reference(way: str, namespace: str) -> None:
+    """Whether a call is one statement or a transaction of steps."""
+    async with server_driver(way, namespace) as driver:
+        await compare(driver, 11, 300, 7)

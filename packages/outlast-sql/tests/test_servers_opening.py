@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,7 @@ async def test_a_lost_table_is_no_empty_store(admin: Admin, open_on: Open) -> No
 
 
 async def test_a_user_without_permission_is_told(admin: Admin, open_on: Open) -> None:
-    """Who may not create tables; and who may, afterwards, only read them."""
+    """Who may not create tables; who may only read them; and what is enough."""
     name = f"u{os.urandom(6).hex()}"
     if admin.is_postgres:
         made = [f"CREATE ROLE {name} LOGIN PASSWORD 's3cret'"]
@@ -196,6 +197,15 @@ async def test_a_user_without_permission_is_told(admin: Admin, open_on: Open) ->
         assert await reader.persistence.load_task_state("t") is None
         with pytest.raises(ConfigurationError, match="permission"):
             await reader.persistence.save_task_state("t", outlast.TaskState(id="t"))
+    writing = [line.replace("SELECT", "INSERT, UPDATE, DELETE") for line in reading]
+    if admin.is_postgres:
+        writing.append(f"GRANT USAGE ON SEQUENCE outlast_scope_sid_seq TO {name}")
+    await admin.run(*writing)
+    async with outlast.open_backend(url, setup=False) as writer:
+        await writer.persistence.claim_task("t")
+        await writer.persistence.save_task_state("u", outlast.TaskState(id="u"))
+        await writer.persistence.delete_task("u")
+        await writer.sweep(older_than=timedelta(0))
     if admin.is_postgres:
         await admin.run(f"DROP OWNED BY {name}", f"DROP ROLE {name}")
     else:
