@@ -132,7 +132,7 @@ def postgres_data(server: Server, value: str | None) -> str:
 
 def mariadb_data(server: Server, value: str | None) -> str:
     host, port = server.addresses[0]
-    access = ["--host", host, "--port", str(port), "--user=outlast", "--password=outlast"]
+    access = ["--host", host, "--port", str(port), "--user=outlast", "--password=s3cret"]
     create = f"CREATE TABLE t AS SELECT '{value}' AS v; " if value else ""
     program = ["mariadb", "--no-defaults", *access, "outlast", "--execute"]
     return subprocess.check_output([*program, f"{create}SELECT v FROM t"], text=True)
