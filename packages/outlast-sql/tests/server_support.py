@@ -60,10 +60,11 @@ def _as_bytes(row: Iterable[Any]) -> bytes:
 
 
 class PostgresHarness(UrlHarness):
-    """The shared PostgreSQL server."""
+    """The shared PostgreSQL server, with a password that it does not ask for."""
 
     def __init__(self, scheme: str = "postgresql") -> None:
-        super().__init__(f"{scheme}://{shared_server('postgres').url.partition('://')[2]}")
+        place = shared_server("postgres").url.partition("@")[2]
+        super().__init__(f"{scheme}://outlast:s3cret@{place}")
 
     async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
         connection = await postgres_connection(str(self.url))

@@ -133,8 +133,18 @@ class OwnLinks(Pool):
         if self._is_closed:
             raise ClosedError("the driver is closed")
         self._loop = asyncio.get_running_loop()
-        link: Link = await self._in_time(self._make())
+        link: Link = await self._in_time(self._made())
         self._all.add(link)
+        return link
+
+    async def _made(self) -> Link:
+        task = asyncio.current_task()
+        cancels = task.cancelling() if task else 0
+        link = await self._make()
+        if task and task.cancelling() > cancels:
+            # Libraries connect through wait_for(), which swallows it in Python 3.11 (X1, H-P2).
+            self._end(link.close())
+            raise asyncio.CancelledError
         return link
 
     async def give(self, link: Link) -> None:
