@@ -275,7 +275,7 @@ def postgres_count() -> int:
 
 
 def mariadb_run(port: int, statement: str) -> str:
-    access = ["--host=127.0.0.1", f"--port={port}", "--user=outlast", "--password=outlast"]
+    access = ["--host=127.0.0.1", f"--port={port}", "--user=outlast", "--password=s3cret"]
     command = ["mariadb", "--no-defaults", "--skip-ssl", *access, "--batch", "outlast"]
     try:
         return subprocess.check_output(

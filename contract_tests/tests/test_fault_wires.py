@@ -67,6 +67,10 @@ REQUESTS: dict[str, list[tuple[bytes, str]]] = {
     "postgresql": [
         (postgres(b"P", b"x\0select\0") + postgres(b"D", b"Sx\0") + postgres(b"S"), "call"),
         (postgres(b"Q", b"select 1\0"), "call"),
+        (postgres(b"P", b"x\0select\0") + postgres(b"D", b"Sx\0") + postgres(b"H"), "call"),
+        (postgres(b"B") + postgres(b"E") + postgres(b"S"), "call"),
+        (postgres(b"P", b"x\0bad\0") + postgres(b"D", b"Sx\0") + postgres(b"H"), "call"),
+        (postgres(b"S"), "call"),
         (postgres(b"X"), "notice"),
     ],
     "mysql": [
@@ -97,6 +101,10 @@ REPLIES: dict[str, list[bytes]] = {
     "postgresql": [
         postgres(b"1") + postgres(b"D", b"row") + postgres(b"Z", b"I"),
         postgres(b"E", b"error") + postgres(b"Z", b"E"),
+        postgres(b"1") + postgres(b"t", b"parameters") + postgres(b"T", b"columns"),
+        postgres(b"2") + postgres(b"T", b"row") + postgres(b"Z", b"I"),
+        postgres(b"E", b"no"),
+        postgres(b"Z", b"I"),
     ],
     "mysql": [
         ROWS,

@@ -1,6 +1,7 @@
 """The frontend/backend protocol of PostgreSQL, version 3."""
 
 import struct
+from collections import deque
 
 from outlast_contract.faults.wires.base import Piece, Wire
 
@@ -8,8 +9,15 @@ _ASKS_FOR_ENCRYPTION = (80877103, 80877104)
 """Codes of requests that are answered by one byte."""
 
 
+_READY = b"Z"
+_DESCRIBED = b"TnE"
+"""What the answer to Flush ends with, if a client describes what it prepared (asyncpg)."""
+
+
 class PostgresWire(Wire):
-    """A request goes up to Sync or a simple query, a reply up to ReadyForQuery."""
+    """A request goes up to Sync, Flush or a simple query, a reply up to ReadyForQuery; that to
+    Flush up to the description of a statement.
+    """
 
     def __init__(self) -> None:
         self.is_established = False
@@ -20,6 +28,8 @@ class PostgresWire(Wire):
         self._reply = 0
         self._started = False
         self._bytes_due = 0
+        self._ends: deque[bytes] = deque()
+        """What the replies that are due end with, each one of some kinds of message."""
 
     def requests(self, data: bytes) -> list[Piece]:
         if not self.is_established:
@@ -34,8 +44,10 @@ class PostgresWire(Wire):
             if len(self._sent) < end:
                 break
             self._request = end
-            if kind in b"QSFX":
+            if kind in b"QSFHX":
                 is_end = kind == b"X"
+                if not is_end:
+                    self._ends.append(_DESCRIBED if kind == b"H" else _READY)
                 found.append(Piece(bytes(self._sent[:end]), "notice" if is_end else "call"))
                 del self._sent[:end]
                 self._request = 0
@@ -69,7 +81,9 @@ class PostgresWire(Wire):
             if len(self._received) < end:
                 break
             self._reply = end
-            if kind == b"Z":
+            if kind in (self._ends[0] if self._ends else _READY):
+                if self._ends:
+                    self._ends.popleft()
                 found.append(bytes(self._received[:end]))
                 del self._received[:end]
                 self._reply = 0
