@@ -10,8 +10,8 @@ from urllib.parse import unquote, urlsplit
 import asyncmy
 import asyncpg
 
-from outlast_contract.harness import UrlHarness
 from outlast_contract.servers import shared_server
+from outlast_contract.stores.sql import MysqlHarness, PostgresHarness
 
 TABLES = (
     "outlast_schema",
@@ -54,53 +54,26 @@ async def mysql_rows(connection: Any, statement: str) -> list[tuple[Any, ...]]:
         return list(await cursor.fetchall()) if cursor.description else []
 
 
-def _as_bytes(row: Iterable[Any]) -> bytes:
-    parts = [part if isinstance(part, bytes) else str(part).encode() for part in row]
-    return b"\x1f".join(parts)
-
-
-class PostgresHarness(UrlHarness):
+class AsyncpgHarness(PostgresHarness):
     """The shared PostgreSQL server, with a password that it does not ask for."""
 
     def __init__(self, scheme: str = "postgresql") -> None:
         place = shared_server("postgres").url.partition("@")[2]
         super().__init__(f"{scheme}://outlast:s3cret@{place}")
 
-    async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
-        connection = await postgres_connection(str(self.url))
-        try:
-            return [
-                (f"{table}/{number}", _as_bytes(row))
-                for table in TABLES
-                for number, row in enumerate(await connection.fetch(f"SELECT * FROM {table}"))
-            ]
-        finally:
-            await connection.close()
 
-
-class PsycopgHarness(PostgresHarness):
+class PsycopgHarness(AsyncpgHarness):
     """The same through psycopg."""
 
     def __init__(self) -> None:
         super().__init__("postgresql+psycopg")
 
 
-class MariadbHarness(UrlHarness):
+class MariadbHarness(MysqlHarness):
     """The shared MariaDB server."""
 
     def __init__(self) -> None:
         super().__init__(f"mariadb://{shared_server('mariadb').url.partition('://')[2]}")
-
-    async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
-        connection = await mysql_connection(str(self.url))
-        try:
-            return [
-                (f"{table}/{number}", _as_bytes(row))
-                for table in TABLES
-                for number, row in enumerate(await mysql_rows(connection, f"SELECT * FROM {table}"))
-            ]
-        finally:
-            await connection.ensure_closed()
 
 
 class Admin:

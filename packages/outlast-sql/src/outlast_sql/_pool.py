@@ -98,6 +98,7 @@ class OwnLinks(Pool):
         self._make = make
         self._idle: list[Link] = []
         self._all: set[Link] = set()
+        self._connecting: set[asyncio.Task[Link]] = set()
         self._slots = asyncio.Semaphore(limit)
         self._limit = limit
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -108,16 +109,12 @@ class OwnLinks(Pool):
             await self._wait()
         else:
             await self._slots.acquire()
-        try:
-            while self._idle:
-                link = self._idle.pop()
-                if link.is_fresh():
-                    return link
-                self._discard(link)
-            return await self._connect()
-        except BaseException:
-            self._slots.release()
-            raise
+        while self._idle:
+            link = self._idle.pop()
+            if link.is_fresh():
+                return link
+            self._discard(link)
+        return await self._connect()
 
     async def _wait(self) -> None:
         try:
@@ -130,22 +127,35 @@ class OwnLinks(Pool):
             ) from error
 
     async def _connect(self) -> Link:
-        if self._is_closed:
-            raise ClosedError("the driver is closed")
         self._loop = asyncio.get_running_loop()
-        link: Link = await self._in_time(self._made())
-        self._all.add(link)
+        connecting = self._loop.create_task(self._made(), name="outlast-connect")
+        self._connecting.add(connecting)
+        try:
+            link = await asyncio.shield(connecting)
+        except BaseException:
+            # Seen to its end: cancelled halfway, libraries complain of it later, or swallow it.
+            connecting.add_done_callback(self._adopt)
+            raise
+        self._connecting.discard(connecting)
         return link
 
     async def _made(self) -> Link:
-        task = asyncio.current_task()
-        cancels = task.cancelling() if task else 0
-        link = await self._make()
-        if task and task.cancelling() > cancels:
-            # Libraries connect through wait_for(), which swallows it in Python 3.11 (X1, H-P2).
-            self._end(link.close())
-            raise asyncio.CancelledError
+        if self._is_closed:
+            raise ClosedError("the driver is closed")
+        link: Link = await self._in_time(self._make())
+        self._all.add(link)
         return link
+
+    def _adopt(self, connecting: asyncio.Task[Link]) -> None:
+        """Keep the link that a call did not wait for."""
+        self._connecting.discard(connecting)
+        self._slots.release()
+        if connecting.cancelled() or connecting.exception() is not None:
+            return
+        if self._is_closed:
+            self._discard(connecting.result())
+        else:
+            self._idle.append(connecting.result())
 
     async def give(self, link: Link) -> None:
         self._slots.release()
@@ -173,6 +183,13 @@ class OwnLinks(Pool):
             return
         while self._idle:
             self._discard(self._idle.pop())
+        if self._connecting:
+            _, late = await asyncio.wait(self._connecting, timeout=CLOSING_SECONDS)
+            for connecting in late:
+                connecting.cancel()
+            if late:
+                await asyncio.wait(late)
+            await asyncio.sleep(0)  # The last of them are being adopted.
         await self._all_ended()
 
 

@@ -164,6 +164,7 @@ async def connect_psycopg(url: StoreURL, options: Mapping[str, Any], timeout: fl
         "user": url.username,
         "password": url.password,
         "dbname": url.path[1:] or None,
+        "connect_timeout": max(2, round(timeout)),
         **query,
         **options,
     }
