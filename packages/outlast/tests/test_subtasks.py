@@ -15,6 +15,7 @@ from outlast.runtime import (
     PermanentModelError,
     TaskCallbacks,
     TextDelta,
+    Tool,
     ToolContext,
     check_history,
     tool,
@@ -176,6 +177,35 @@ async def test_a_subtask_is_loaded_only_when_it_is_needed(backend: Backend, stor
     child_claim = await backend.persistence.claim_task(child_id)
     async with await world.parent.load_task("t"):
         await backend.persistence.check_claim(child_claim)
+
+
+@pytest.mark.parametrize("policy", [None, "rerun"])
+def test_a_subtask_that_ended_before_its_parent_was_resumed_is_not_run_again(policy: Any) -> None:
+    """The parent died between the child's end and its own next step."""
+
+    @virtually
+    async def test(backend: Backend, store: Any) -> None:
+        gate = Gate()
+        world = World(backend, gate)
+        world.parent.tools["research"] = Tool(research.function, on_interrupted=policy)
+        task = await world.parent.create_task("Go.", task_id="t")
+        await task.start()
+        await reached(gate.reached)
+        child_id = await world.child_id()
+        await task.aclose()
+        gate.opened.set()
+        async with await world.researcher.load_task(child_id) as child:
+            await child.start()
+            await child.wait()
+        asked = len(world.child_model.requests)
+        async with await world.parent.load_task("t") as task:
+            await task.start()
+            async with asyncio.timeout(60):
+                assert (await task.wait()).status is TaskStatus.COMPLETED
+        assert len(world.child_model.requests) == asked
+        assert await stored(backend) == DONE
+
+    test()
 
 
 @pytest.mark.parametrize("end", ["failed", "aborted"])

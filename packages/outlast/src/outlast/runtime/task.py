@@ -325,6 +325,8 @@ class Task:
 
     async def settled(self) -> TaskState:
         """As `wait`, but return the state also once the task is paused."""
+        if self.status.is_final:
+            return await self.wait()
         pausing = asyncio.create_task(self._paused.wait())
         waiting: set[asyncio.Future[Any]] = {self._outcome, pausing}
         try:
