@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
 import pymongo
@@ -39,6 +40,13 @@ _SELECTION: Final = 0.7
 
 _FAREWELL: Final = 1.0
 """Seconds for ending sessions at the server, which otherwise ends them itself."""
+
+_begun: Final[ContextVar[float | None]] = ContextVar("_begun", default=None)
+"""The deadline of the call whose first attempt has begun."""
+
+
+def _patience(timeout: float) -> float:
+    return min(timeout * _PATIENCE, max(timeout * _SHORT, timeout - _SELECTION))
 
 
 class MongoDriver(HeadDriver):
@@ -87,7 +95,7 @@ class MongoDriver(HeadDriver):
         self._durability = Durability(self._link.settings, self._described)
         self.capabilities = self._durability.capabilities
         self._namespace = namespace
-        self._patience = min(timeout * _PATIENCE, max(timeout * _SHORT, timeout - _SELECTION))
+        self._patience = _patience(timeout)
         # A call that waited for its turn began later.
         self._slack = (timeout - self._patience) * _PATIENCE
         self._place: Place | None = None
@@ -161,7 +169,13 @@ class MongoDriver(HeadDriver):
         until = sealed_until.get()
         if until is None:
             return self._patience
-        left = until - asyncio.get_running_loop().time() - self._slack
+        is_repetition = _begun.get() == until
+        _begun.set(until)
+        left = until - asyncio.get_running_loop().time()
+        if not is_repetition and left < self._slack:
+            # The layer above has less time than the driver was made for.
+            return max(_LEAST, _patience(left))
+        left -= self._slack
         if left < 0:
             raise UnavailableError(f"{self._described} cannot be reached in the time that is left")
         return max(_LEAST, min(self._patience, left))
