@@ -66,6 +66,8 @@ REQUESTS: dict[str, list[tuple[bytes, str]]] = {
     ],
     "postgresql": [
         (postgres(b"P", b"x\0select\0") + postgres(b"D", b"Sx\0") + postgres(b"S"), "call"),
+        (postgres(b"P", b"y\0select\0") + postgres(b"D", b"Sy\0") + postgres(b"H"), "call"),
+        (postgres(b"P", b"z\0bad\0") + postgres(b"H"), "call"),
         (postgres(b"Q", b"select 1\0"), "call"),
         (postgres(b"P", b"x\0select\0") + postgres(b"D", b"Sx\0") + postgres(b"H"), "call"),
         (postgres(b"B") + postgres(b"E") + postgres(b"S"), "call"),
@@ -100,6 +102,8 @@ REPLIES: dict[str, list[bytes]] = {
     ],
     "postgresql": [
         postgres(b"1") + postgres(b"D", b"row") + postgres(b"Z", b"I"),
+        postgres(b"1") + postgres(b"t", b"parameters") + postgres(b"T", b"row"),
+        postgres(b"E", b"error"),
         postgres(b"E", b"error") + postgres(b"Z", b"E"),
         postgres(b"1") + postgres(b"t", b"parameters") + postgres(b"T", b"columns"),
         postgres(b"2") + postgres(b"T", b"row") + postgres(b"Z", b"I"),

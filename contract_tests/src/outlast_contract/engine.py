@@ -328,7 +328,8 @@ class Context:
             return "needs Harness.open_with() or Harness.url"
         if "raw" in needs and _is_default(harness, "raw"):
             return "needs Harness.raw(): a look at the store past the adapter"
-        if "server" in needs and _is_default(harness, "start_server"):
+        may_start = self.harness.server_kind or not _is_default(harness, "start_server")
+        if "server" in needs and not may_start:
             return "needs Harness.start_server(): a server that may be killed and stopped"
         if needs.isdisjoint({"processes", "same store in processes"}):
             return None

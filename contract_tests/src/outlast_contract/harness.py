@@ -1,7 +1,7 @@
 """What a backend gives the suite: a way to open clients, and whatever more it can offer."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Protocol
 
@@ -30,6 +30,11 @@ class ServerControls(Protocol):
         """Keywords that go with it."""
         ...
 
+    @property
+    def addresses(self) -> Sequence[Address]:
+        """Host and port of each of its nodes."""
+        ...
+
     def kill(self, node: int = 0) -> None:
         """SIGKILL it; one of its nodes, if it has several."""
 
@@ -55,10 +60,12 @@ class Harness:
     Attributes:
         url: A store URL by which ``outlast.open_backend`` opens the store, in child processes too.
         options: Keywords that go with ``url``.
+        server_kind: One of ``outlast_contract.servers.KINDS``: `start_server` starts such a server.
     """
 
     url: str | None = None
     options: ClassVar[Mapping[str, Any]] = {}
+    server_kind: str | None = None
 
     async def start(self) -> None:
         """Called before the check; make the store reachable."""
@@ -115,7 +122,11 @@ class Harness:
         Raises:
             NotRun: None can be started.
         """
-        raise NotRun("needs Harness.start_server(): a server that may be killed and stopped")
+        if self.server_kind is None:
+            raise NotRun("needs Harness.start_server(): a server that may be killed and stopped")
+        from outlast_contract.servers import start_server
+
+        return await asyncio.to_thread(start_server, self.server_kind)
 
     def server_faults(self) -> Mapping[str, Callable[[], Awaitable[object]]]:
         """What can be done to the server as a whole, which its other users would notice but which

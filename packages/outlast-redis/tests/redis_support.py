@@ -3,7 +3,7 @@
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, ClassVar
 from urllib.parse import quote
 
@@ -12,6 +12,8 @@ from redis.asyncio import Redis, RedisCluster
 import outlast
 from outlast.driver import Fence
 from outlast_contract import Harness
+from outlast_contract.faults.wires import Address
+from outlast_contract.harness import Endpoints
 from outlast_contract.servers import Server, shared_server
 from outlast_redis import RedisBackend
 
@@ -70,6 +72,17 @@ class RedisHarness(Harness):
     async def start(self) -> None:
         self.server = await asyncio.to_thread(shared_server, self.kind)
         self.url = self.server.url
+        self.server_kind = self.kind
+
+    def server_faults(self) -> Mapping[str, Callable[[], Awaitable[object]]]:
+        return {"SCRIPT FLUSH": self._forget_scripts}
+
+    async def _forget_scripts(self) -> None:
+        client = client_of(self.server)
+        try:
+            await client.script_flush()
+        finally:
+            await client.aclose()
 
     async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
         client = client_of(self.server)
@@ -89,6 +102,10 @@ class ClusterHarness(RedisHarness):
     """The shared cluster of three nodes, by URL."""
 
     kind = "redis-cluster"
+
+    def endpoints(self) -> Endpoints:
+        """All nodes: whoever asks one is told of the others."""
+        return Endpoints(tuple(self.server.addresses), "redis")
 
 
 class ClosingBackend(RedisBackend):
@@ -115,6 +132,16 @@ class DecodingHarness(RedisHarness):
     async def start(self) -> None:
         await super().start()
         self.url = None
+
+    def endpoints(self) -> Endpoints:
+        return Endpoints(tuple(self.server.addresses), "redis")
+
+    async def open_through(
+        self, namespace: str, moved: Mapping[Address, Address], **options: Any
+    ) -> outlast.Backend:
+        host, port = moved[self.server.addresses[0]]
+        client = Redis(host=host, port=port, decode_responses=True)
+        return ClosingBackend(client, namespace=namespace, **options)
 
 
 Open = Callable[..., Any]

@@ -57,6 +57,8 @@ async def mysql_rows(connection: Any, statement: str) -> list[tuple[Any, ...]]:
 class AsyncpgHarness(PostgresHarness):
     """The shared PostgreSQL server, with a password that it does not ask for."""
 
+    server_kind = "postgres"
+
     def __init__(self, scheme: str = "postgresql") -> None:
         place = shared_server("postgres").url.partition("@")[2]
         super().__init__(f"{scheme}://outlast:s3cret@{place}")
@@ -71,6 +73,8 @@ class PsycopgHarness(AsyncpgHarness):
 
 class MariadbHarness(MysqlHarness):
     """The shared MariaDB server."""
+
+    server_kind = "mariadb"
 
     def __init__(self) -> None:
         super().__init__(f"mariadb://{shared_server('mariadb').url.partition('://')[2]}")

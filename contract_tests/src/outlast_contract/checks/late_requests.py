@@ -9,7 +9,7 @@ import outlast
 from outlast.driver import Scope
 from outlast.errors import FencedError, OutcomeUnknownError, OutlastError, UnavailableError
 from outlast_contract.engine import Context, check_each
-from outlast_contract.expect import error_of, expect, expect_equal
+from outlast_contract.expect import Violation, error_of, expect, expect_equal
 from outlast_contract.faults import Hold
 from outlast_contract.faults.strikes import places
 from outlast_contract.mutations import (
@@ -118,7 +118,19 @@ async def _hold(
     what = f"{mutation.name}, its request {at} held until after {name}"
     if name == _SAME_CLAIM:
         await _expect_given_up(call, what)
-    seen = await meanwhile(plain, scope, owner)
+    try:
+        seen = await meanwhile(plain, scope, owner)
+    except (OutcomeUnknownError, UnavailableError) as error:
+        await hold.release()
+        await asyncio.wait([call], timeout=20)
+        if plain.capabilities.stopped_writer_blocks:
+            context.note(f"{what}: others were held up so long, as declared")
+            return
+        raise Violation(
+            f"{what}: it kept others out ({error!r}), and the backend does not declare "
+            "stopped_writer_blocks",
+            "E6",
+        ) from error
     await hold.release()
     await asyncio.wait([call], timeout=20)
     expect(call.done(), f"{what}, has not ended after 20 s", clause="E6")

@@ -34,13 +34,16 @@ async def a_stopped_server_ends_calls_in_time(context: Context) -> None:
             await harness.open_with(context.namespace, timeout=PATIENCE) as client,
         ):
             prepared = await prepare(context, plain)
-            await asyncio.to_thread(server.stop)
+            nodes = range(len(server.addresses))
+            for node in nodes:
+                await asyncio.to_thread(server.stop, node)
             what = "of a stopped server"
             try:
                 errors = await all_fail(client, prepared, what)
                 await reads_fail(client, what)
             finally:
-                await asyncio.to_thread(server.cont)
+                for node in nodes:
+                    await asyncio.to_thread(server.cont, node)
             await expect_truth(plain, prepared, errors, what)
             await serves_again(client, prepared, "when the server goes on")
     finally:
@@ -65,7 +68,8 @@ async def a_change_of_the_server_costs_an_owner_nothing(context: Context, kind: 
     """What can be done to a server at any time, such as making it forget its scripts, makes no call
     fail.
     """
-    if context.harness.url is not None and not context.settings.server_faults:
+    is_ours = context.harness.server_kind is not None
+    if not (is_ours or context.settings.server_faults):
         raise NotRun(_NEVER)
     faults = context.harness.server_faults()
     if not faults:

@@ -69,7 +69,8 @@ async def a_store_that_is_away_is_unavailable(context: Context) -> None:
     """
     plain = await context.open()
     network = await context.network()
-    client = await context.open_impatient(network, PATIENCE)
+    # Long enough for all repetitions: a call cut off by its deadline may say that it is unknown.
+    client = await context.open_impatient(network, 3 * PATIENCE)
     prepared = await prepare(context, plain)
     await network.go_down()
     what = "of a store that is away"

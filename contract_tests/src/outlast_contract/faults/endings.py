@@ -14,7 +14,7 @@ from outlast_contract.mutations import MUTATIONS, Image, Mutation, claim, fill, 
 
 PATIENCE: Final = 1.0
 """Seconds that a call may take here."""
-_SLACK: Final = 5.0
+_SLACK: Final = 6.0
 """Seconds that a busy machine may add."""
 
 

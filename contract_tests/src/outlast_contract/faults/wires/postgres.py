@@ -1,7 +1,6 @@
 """The frontend/backend protocol of PostgreSQL, version 3."""
 
 import struct
-from collections import deque
 
 from outlast_contract.faults.wires.base import Piece, Wire
 
@@ -9,14 +8,14 @@ _ASKS_FOR_ENCRYPTION = (80877103, 80877104)
 """Codes of requests that are answered by one byte."""
 
 
-_READY = b"Z"
-_DESCRIBED = b"TnE"
-"""What the answer to Flush ends with, if a client describes what it prepared (asyncpg)."""
+_STEPS = b"PBDEC"
+"""Messages that are answered each by one of the next."""
+_ENDS_OF_STEPS = b"123TnCIs"
 
 
 class PostgresWire(Wire):
-    """A request goes up to Sync, Flush or a simple query, a reply up to ReadyForQuery; that to
-    Flush up to the description of a statement.
+    """A request goes up to Sync, a simple query or Flush; a reply up to ReadyForQuery, or the last
+    answer before a Flush.
     """
 
     def __init__(self) -> None:
@@ -28,8 +27,9 @@ class PostgresWire(Wire):
         self._reply = 0
         self._started = False
         self._bytes_due = 0
-        self._ends: deque[bytes] = deque()
-        """What the replies that are due end with, each one of some kinds of message."""
+        self._steps = 0
+        self._due: list[int | None] = []
+        """Of each request how many steps are to be answered; ``None``: up to ReadyForQuery."""
 
     def requests(self, data: bytes) -> list[Piece]:
         if not self.is_established:
@@ -44,13 +44,14 @@ class PostgresWire(Wire):
             if len(self._sent) < end:
                 break
             self._request = end
-            if kind in b"QSFHX":
-                is_end = kind == b"X"
-                if not is_end:
-                    self._ends.append(_DESCRIBED if kind == b"H" else _READY)
+            self._steps += kind in _STEPS
+            if kind in b"QSFXH":
+                is_end = kind == b"X" or (kind == b"H" and not self._steps)
                 found.append(Piece(bytes(self._sent[:end]), "notice" if is_end else "call"))
+                if not is_end:
+                    self._due.append(self._steps if kind == b"H" else None)
                 del self._sent[:end]
-                self._request = 0
+                self._request, self._steps = 0, 0
         return found
 
     def _watch_start(self, data: bytes) -> None:
@@ -75,20 +76,30 @@ class PostgresWire(Wire):
         del self._received[:due]
         found: list[bytes] = []
         while len(self._received) >= self._reply + 5:
-            kind = self._received[self._reply : self._reply + 1]
+            kind = bytes(self._received[self._reply : self._reply + 1])
             (length,) = struct.unpack_from("!i", self._received, self._reply + 1)
             end = self._reply + 1 + length
             if len(self._received) < end:
                 break
             self._reply = end
-            if kind in (self._ends[0] if self._ends else _READY):
-                if self._ends:
-                    self._ends.popleft()
+            if self._is_last(kind):
                 found.append(bytes(self._received[:end]))
                 del self._received[:end]
                 self._reply = 0
-                self.is_established = True
         return found if was_established else [data]
+
+    def _is_last(self, kind: bytes) -> bool:
+        """Whether a reply ends with this message."""
+        due = self._due[0] if self._due else None
+        if due is None:
+            is_last = kind == b"Z"
+            self.is_established = self.is_established or is_last
+        else:
+            self._due[0] = due - (kind in _ENDS_OF_STEPS)
+            is_last = kind == b"E" or self._due[0] == 0
+        if is_last and self._due:
+            del self._due[0]
+        return is_last
 
     def rest(self) -> bytes:
         rest = bytes(self._received) if self.is_established else b""
