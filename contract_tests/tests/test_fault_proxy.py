@@ -248,6 +248,24 @@ async def test_a_server_that_refuses_connections_and_comes_back(proxy: Proxy) ->
     assert proxy.accepted == 2
 
 
+async def test_a_request_that_is_held_too_long_finds_the_server_gone(
+    proxy: Proxy, key: str
+) -> None:
+    """The server may close the connection meanwhile; releasing ends all the same."""
+    hold = Hold()
+    async with Client(proxy) as client:
+        await client.ask(f"CLIENT SETNAME {key.rpartition(':')[2]}")
+        number = (await client.ask("CLIENT ID")).removeprefix(":")
+        proxy.script.arm(hold)
+        client.send(f"SET {key} late")
+        await hold.arrived()
+        direct(f"CLIENT KILL ID {number}")
+        async with asyncio.timeout(10):
+            await hold.release()
+            assert await client.line() == ""
+    assert direct(f"EXISTS {key}") == ":0"
+
+
 async def test_a_server_that_is_gone_is_gone_behind_the_proxy() -> None:
     """Connections are closed at once."""
     async with Proxy(("127.0.0.1", 1), "redis") as proxy, Client(proxy) as client:

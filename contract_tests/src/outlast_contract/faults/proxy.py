@@ -266,6 +266,7 @@ class _Link:
         self.due: deque[asyncio.Future[bytes] | None] = deque()
         """Who waits for the next replies; ``None``: they are passed on at once."""
         self.client_left = asyncio.Event()
+        self._has_server_left = False
         self.ended = asyncio.Event()
 
     async def run(self) -> None:
@@ -324,6 +325,7 @@ class _Link:
             while data := await reader.read(_CHUNK):
                 for reply in self._wire.replies(data):
                     await self._sort(self._wire.translated(reply, self._proxy.moved))
+        self._has_server_left = True
         rest = self._wire.rest()
         if rest:
             await self._sort(rest)
@@ -343,6 +345,8 @@ class _Link:
 
     async def to_server(self, data: bytes) -> None:
         assert self._server_writer is not None
+        if self._has_server_left:
+            raise ConnectionResetError("the server has closed the connection")
         self._server_writer.write(data)
         await self._server_writer.drain()
 
