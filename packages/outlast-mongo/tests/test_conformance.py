@@ -1,5 +1,6 @@
 """MongoDB keeps the contract, through PyMongo's asyncio client and through Motor."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -7,12 +8,12 @@ from mongo_support import server_of, url_of
 from motor.motor_asyncio import AsyncIOMotorClient
 
 import outlast
-from outlast_contract import contract_suite
+from outlast_contract import Settings, contract_suite
 from outlast_contract.servers import shared_server
 from outlast_contract.stores.mongodb import MongoHarness
 from outlast_mongo import MongoBackend
 
-pytestmark = pytest.mark.mongo
+pytestmark = [pytest.mark.mongo, pytest.mark.server]
 
 
 class PyMongoHarness(MongoHarness):
@@ -54,10 +55,12 @@ class MotorHarness(MongoHarness):
         return made
 
 
+# What another client does differently is the way to the server.
+LESS = dataclasses.replace(Settings.from_environment(), kills=2, listed=300, heavy=False)
+KNOWN = {
+    "test_e3_unknown_options_are_refused": "a client that is passed in takes no options at all",
+}
+
 TestPyMongo = contract_suite(PyMongoHarness)
-TestMotor = contract_suite(
-    MotorHarness,
-    xfail={
-        "test_e3_unknown_options_are_refused": "a client that is passed in takes no options at all",
-    },
-)
+TestMotor = contract_suite(MotorHarness, settings=LESS, xfail=KNOWN)
+TestAllOfMotor = pytest.mark.long(contract_suite(MotorHarness, xfail=KNOWN))

@@ -15,7 +15,7 @@ from outlast_contract import Settings, contract_suite
 LESS = dataclasses.replace(Settings.from_environment(), kills=2, listed=300, heavy=False)
 
 TestRedis = contract_suite(RedisHarness)
-TestValkey = contract_suite(ValkeyHarness)
+TestValkey = contract_suite(ValkeyHarness, settings=LESS)
 TestCluster = contract_suite(ClusterHarness, tiers=["contract"], settings=LESS)
 TestDecodingClient = contract_suite(
     DecodingHarness,
@@ -25,5 +25,6 @@ TestDecodingClient = contract_suite(
         "test_e3_unknown_options_are_refused": "a keyword that a class lacks is a TypeError",
     },
 )
+TestAllOfValkey = pytest.mark.long(contract_suite(ValkeyHarness))
 TestClusterRaces = pytest.mark.long(contract_suite(ClusterHarness, tiers=["race"]))
 TestDecodingClientRaces = pytest.mark.long(contract_suite(DecodingHarness, tiers=["race"]))

@@ -1,11 +1,17 @@
 """PostgreSQL keeps the contract, through asyncpg and through psycopg."""
 
+import dataclasses
+
 import pytest
 from server_support import AsyncpgHarness, PsycopgHarness
 
-from outlast_contract import contract_suite
+from outlast_contract import Settings, contract_suite
 
-pytestmark = pytest.mark.sql
+pytestmark = [pytest.mark.sql, pytest.mark.server]
+
+# What another library does differently is the way to the server.
+LESS = dataclasses.replace(Settings.from_environment(), kills=2, listed=300, heavy=False)
 
 TestAsyncpg = contract_suite(AsyncpgHarness)
-TestPsycopg = contract_suite(PsycopgHarness)
+TestPsycopg = contract_suite(PsycopgHarness, tiers=["contract"], settings=LESS)
+TestAllOfPsycopg = pytest.mark.long(contract_suite(PsycopgHarness))
