@@ -101,6 +101,26 @@ def containers(session: nox.Session) -> None:
 
 
 @nox.session
+def faults(session: nox.Session) -> None:
+    """Hold every backend to the whole suite, with every client and every kind of fault."""
+    install_all(session, "./contract_tests[servers]", *TEST_TOOLS)
+    suites = [
+        str(path.relative_to(ROOT))
+        for folder in (*ROOT.glob("packages/*/tests"), ROOT / "contract_tests/tests")
+        for path in sorted(folder.glob("test_conformance*.py"))
+    ]
+    pytest(session, "--timeout=600", *suites, OUTLAST_CONTRACT_THOROUGH="1")
+
+
+@nox.session
+def chaos(session: nox.Session) -> None:
+    """Kill an agent with tools and sub-tasks at a hundred moments on each of four stores."""
+    install_all(session, "./contract_tests[servers]", *TEST_TOOLS)
+    modules = ("packages/outlast/tests/test_agent_chaos.py", "tests/test_chaos.py")
+    pytest(session, *modules, OUTLAST_CHAOS_KILLS="100")
+
+
+@nox.session
 def mutants(session: nox.Session) -> None:
     """Run the whole suite on each broken backend: nothing outside the named clauses may fail."""
     install_all(session, *TEST_TOOLS)
@@ -153,8 +173,11 @@ def dist(session: nox.Session) -> None:
     python = str(full / "bin" / "python")
     wheels = [name for name in built if name.endswith(".whl")]
     wheels[wheels.index(str(core))] = f"{core}[anthropic,demo]"
-    wheels = [f"{name}[sqlite]" if "outlast_sql-" in name else name for name in wheels]
+    extras = {"outlast_sql-": "[mysql,postgres,psycopg,sqlite]", "outlast_mongo-": "[motor]"}
+    for place, name in enumerate(wheels):
+        wheels[place] += next((more for part, more in extras.items() if part in name), "")
     pip_install = (python, "-m", "pip", "install", "-q", "--constraint", constraints)
     session.run(*pip_install, *wheels, *TEST_TOOLS, external=True)
-    selection = ("-m", "not slow and not long", "--numprocesses=2")
-    session.run(python, "-m", "pytest", *selection, *TESTS, *session.posargs, external=True)
+    selection = "not slow and not long and not server and not containers"
+    arguments = ("-m", selection, "--numprocesses=2", *EMBEDDED)
+    session.run(python, "-m", "pytest", *arguments, *session.posargs, external=True)
