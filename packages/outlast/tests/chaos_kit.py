@@ -71,8 +71,8 @@ class Chaos:
             deadline = time.monotonic() + (self.rng.uniform(0, LIFE) if may_die else 60)
             ready, _, _ = select.select([process.stdout], [], [], deadline - time.monotonic())
             if not ready:
-                assert may_die, "the task did not end within a minute"
                 process.kill()
+                assert may_die, "the task did not end within a minute"
             output, errors = process.communicate()
         if output.endswith("\n") and output.startswith("done"):
             assert output == "done completed\n", output

@@ -5,7 +5,7 @@ import selectors
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from outlast import Backend, PersistenceManager, open_backend
+from outlast import PersistenceManager, StreamCheckpointStore, open_backend
 
 
 class _Selector(selectors.DefaultSelector):
@@ -46,7 +46,7 @@ def now() -> float:
 
 
 class Watched:
-    """A real persistence with an eye on its calls.
+    """A real persistence or checkpoint store with an eye on its calls.
 
     Attributes:
         calls: Name, time and arguments of each call of a write, in order.
@@ -55,7 +55,7 @@ class Watched:
         most_in_flight: Writes of one name under way at once.
     """
 
-    def __init__(self, inner: PersistenceManager) -> None:
+    def __init__(self, inner: PersistenceManager | StreamCheckpointStore) -> None:
         self._inner = inner
         self.calls: list[tuple[str, float, tuple[Any, ...]]] = []
         self.before: Callable[[str], Awaitable[None]] | None = None
@@ -65,7 +65,7 @@ class Watched:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._inner, name)
-        if not name.startswith(("save_", "append_", "update_", "delete_")):
+        if not name.startswith(("save_", "append_", "update_", "delete", "put")):
             return method
 
         async def call(*arguments: Any, **options: Any) -> Any:
@@ -87,11 +87,6 @@ class Watched:
     def times(self, name: str) -> list[float]:
         """When writes of this name began."""
         return [when for called, when, _ in self.calls if called == name]
-
-
-async def watched(backend: Backend) -> Any:
-    """The backend's persistence, watched; `Any`, since it stands in for the contract's class."""
-    return Watched(backend.persistence)
 
 
 def virtually(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

@@ -28,7 +28,7 @@ class Repair(msgspec.Struct, frozen=True):
 
     Attributes:
         kind: ``unanswered_call``, ``orphan_result``, ``displaced_result``, ``missing_input``,
-            ``missing_message``, ``missing_user_message`` or ``missing_subtask``.
+            ``missing_message`` (nobody has answered it) or ``missing_user_message``.
         message_id: The message that it is about; empty for the task as a whole.
         detail: In words.
     """
