@@ -7,6 +7,11 @@ and imports nothing before it was.
 from typing import Any
 
 
+def pytest_configure(config: Any) -> None:
+    """Register the mark of the tests that let a network fail."""
+    config.addinivalue_line("markers", "faults: injects faults")
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print the clauses, if tests of a contract suite were run."""
     reports = [

@@ -33,6 +33,8 @@ def contract_suite(
     each works in namespaces of its own, also beside others under pytest-xdist. What cannot be run
     is skipped as NOT RUN with the reason.
 
+    Tests of the tier *faults* have the mark ``faults``.
+
     A subclass may not change or drop a test. What a backend cannot do yet is said by ``xfail``, or
     by an override that is marked ``xfail(strict=True, reason=...)``; the report shows it as failed.
 
@@ -48,6 +50,8 @@ def contract_suite(
     tests: dict[str, Any] = {}
     for check in select_checks(tiers=tiers):
         test = _make_test(check, make_harness, settings)
+        if check.tier == "faults":
+            test = pytest.mark.faults(test)
         reason = expected.pop(check.test_name, "")
         if reason:
             test = pytest.mark.xfail(strict=True, reason=reason)(test)

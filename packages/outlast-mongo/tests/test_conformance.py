@@ -19,6 +19,8 @@ pytestmark = [pytest.mark.mongo, pytest.mark.server]
 class PyMongoHarness(MongoHarness):
     """A replica set of one, through the client that a URL gives."""
 
+    server_kind = "mongodb"
+
     def __init__(self) -> None:
         super().__init__(url_of(server_of(lambda: shared_server("mongodb")), "contract"))
 
@@ -37,6 +39,8 @@ class _Lending(MongoBackend):
 
 class MotorHarness(MongoHarness):
     """A server of no replica set, through Motor clients that the application has already."""
+
+    server_kind = "mongodb-standalone"
 
     def __init__(self) -> None:
         server = server_of(lambda: shared_server("mongodb-standalone"))
@@ -62,5 +66,5 @@ KNOWN = {
 }
 
 TestPyMongo = contract_suite(PyMongoHarness)
-TestMotor = contract_suite(MotorHarness, settings=LESS, xfail=KNOWN)
+TestMotor = contract_suite(MotorHarness, tiers=["contract", "race"], settings=LESS, xfail=KNOWN)
 TestAllOfMotor = pytest.mark.long(contract_suite(MotorHarness, xfail=KNOWN))

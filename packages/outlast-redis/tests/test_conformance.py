@@ -1,8 +1,8 @@
 """Redis, Valkey and Redis Cluster keep the contract, with every kind of client.
 
 A single server runs everything. What a cluster and a lent client do differently is the way to the
-server, which the tier *contract* goes all along, with less repetition and data; their races are a
-matter of long runs.
+server, which the tier *contract* goes all along, with less repetition and data; their races, and
+what else only differs in that way when the network fails, are a matter of long runs.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from outlast_contract import Settings, contract_suite
 LESS = dataclasses.replace(Settings.from_environment(), kills=2, listed=300, heavy=False)
 
 TestRedis = contract_suite(RedisHarness)
-TestValkey = contract_suite(ValkeyHarness, settings=LESS)
+TestValkey = contract_suite(ValkeyHarness, tiers=["contract", "race"], settings=LESS)
 TestCluster = contract_suite(ClusterHarness, tiers=["contract"], settings=LESS)
 TestDecodingClient = contract_suite(
     DecodingHarness,
@@ -28,3 +28,5 @@ TestDecodingClient = contract_suite(
 TestAllOfValkey = pytest.mark.long(contract_suite(ValkeyHarness))
 TestClusterRaces = pytest.mark.long(contract_suite(ClusterHarness, tiers=["race"]))
 TestDecodingClientRaces = pytest.mark.long(contract_suite(DecodingHarness, tiers=["race"]))
+TestClusterFaults = pytest.mark.long(contract_suite(ClusterHarness, tiers=["faults"]))
+TestDecodingClientFaults = pytest.mark.long(contract_suite(DecodingHarness, tiers=["faults"]))

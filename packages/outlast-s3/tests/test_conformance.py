@@ -21,7 +21,9 @@ def running(server: Store) -> None:
 def shared() -> Harness:
     """The server that all tests of a run share, read with boto3."""
     server = shared_server("s3")
-    return harness_for(server.url, **server.options)()
+    harness = harness_for(server.url, **server.options)()
+    harness.server_kind = "s3"
+    return harness
 
 
 # boto3 takes a millisecond or two of the processor for each request, whatever is in it.
