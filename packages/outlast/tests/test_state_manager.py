@@ -402,6 +402,10 @@ async def test_a_status_change_is_told_inside_the_update(backend: Backend, store
         {"context": {"deep": {"x": b""}}},
         {"context": {1: 2}},
         {"context": {"x": "\ud800"}},
+        {"context": {"deep": [{"x": math.inf}]}},
+        {"context": {"deep": [{2: 1}]}},
+        {"context": {"deep": [(1, 2)]}},
+        {"context": {"x": 10**1001}},
         {"context": []},
         {"retry_count": -1},
         {"retry_count": True},
@@ -419,15 +423,35 @@ async def test_what_cannot_be_stored_is_refused_where_it_is_passed(changes: Any)
     assert manager.state is before
 
 
+def parts(value: Any) -> set[int]:
+    """The identities of all lists and dicts in a value."""
+    if not isinstance(value, dict | list):
+        return set()
+    inner = value.values() if isinstance(value, dict) else value
+    return {id(value)}.union(*(parts(item) for item in inner))
+
+
 @pytest.mark.parametrize(
-    "value", [{}, {"é": "ü"}, {"x": 2**70}, {"x": -0.0}, {"x": [1, {"y": None}]}, {"": ""}], ids=str
+    "value",
+    [
+        {},
+        {"é": "ü"},
+        {"x": "ü"},
+        {"x": 2**70},
+        {"x": -0.0},
+        {"x": [1, {"y": None, "z": [True, 1.5]}]},
+        {"": ""},
+        {"deep": [[[[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]]]},
+    ],
+    ids=str,
 )
 def test_values_are_taken_as_they_are(value: Any) -> None:
     """Whichever way they are checked."""
     manager = StateManager("t")
     manager.update_state(context=value)
     assert manager.state.context == value
-    assert manager.state.context is not value
+    assert str(manager.state.context) == str(value)
+    assert not parts(manager.state.context) & parts(value)
 
 
 def test_a_state_is_restored_from_strings_or_objects() -> None:

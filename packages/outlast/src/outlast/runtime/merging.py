@@ -11,6 +11,8 @@ import msgspec
 
 ValueT = TypeVar("ValueT")
 
+_BOUND = 2**63
+
 
 def copy_json(value: ValueT) -> ValueT:
     """A copy that shares no list and no dict with ``value``."""
@@ -28,6 +30,41 @@ def copy_json(value: ValueT) -> ValueT:
                 container[key] = copied
                 stack.append(copied)
     return cast("ValueT", root[0])
+
+
+def copy_if_usual(value: Any, depth: int = 20) -> Any:
+    """A copy of a dict or list whose values any store can keep, in one pass; ``None`` if that takes
+    a closer look.
+
+    Args:
+        value: The dict or list.
+        depth: How many levels may be below it.
+    """
+    is_dict = type(value) is dict
+    copy: Any = value.copy()
+    key: Any
+    item: Any
+    for key, item in value.items() if is_dict else enumerate(value):
+        if is_dict and (type(key) is not str or not key.isascii()):
+            return None
+        kind: Any = type(item)
+        if kind is str:
+            if not item.isascii():
+                return None
+        elif kind is int:
+            if not -_BOUND < item < _BOUND:
+                return None
+        elif kind is dict or kind is list:
+            inner = copy_if_usual(item, depth - 1) if depth else None
+            if inner is None:
+                return None
+            copy[key] = inner
+        elif kind is float:
+            if item - item != 0.0:
+                return None
+        elif item is not None and kind is not bool:
+            return None
+    return copy
 
 
 def deep_merge(stored: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,4 +128,4 @@ def _is_blank(block: Any) -> bool:
     return block is None or block in ([], {})
 
 
-__all__ = ["as_blocks", "copy_json", "deep_merge", "is_nothing", "with_lists"]
+__all__ = ["as_blocks", "copy_if_usual", "copy_json", "deep_merge", "is_nothing", "with_lists"]

@@ -14,7 +14,7 @@ from outlast.driver import Scope
 from outlast.errors import InvalidDataError
 from outlast.models import TaskState, TaskStatus
 from outlast.runtime._saver import OnSaveError, Saver, drain
-from outlast.runtime.merging import copy_json
+from outlast.runtime.merging import copy_if_usual, copy_json
 from outlast.values import check_record, check_updates
 
 _log = logging.getLogger("outlast.runtime.state")
@@ -222,33 +222,19 @@ class StateManager:
 def _take(changes: dict[str, object]) -> dict[str, object]:
     """The new values, checked, sharing nothing with what was passed.
 
-    Numbers, and flat dicts of ASCII text and scalars, are seen to here, since that is most of what
-    an agent notes at every step; everything else is checked and copied in general.
+    Counts and JSON objects, which are most of what an agent notes at every step, are checked and
+    copied in one pass; whatever is unusual in them is left to the general check, which also
+    says what is wrong.
     """
     taken: dict[str, object] = {}
     for name, value in changes.items():
         kind = type(value)
-        if kind is int and name == "retry_count":
-            if not 0 <= cast("int", value) < _BOUND:
-                break
+        if kind is int and name == "retry_count" and 0 <= cast("int", value) < _BOUND:
             taken[name] = value
         elif kind is dict and name in _DICTS:
-            items = cast("dict[Any, Any]", value)
-            for key, item in items.items():
-                if type(key) is not str or not key.isascii():
-                    break
-                if type(item) is int:
-                    if not -_BOUND < item < _BOUND:
-                        break
-                elif type(item) is str:
-                    if not item.isascii():
-                        break
-                elif item is not None and type(item) is not bool:
-                    break
-            else:
-                taken[name] = items.copy()
-                continue
-            break
+            taken[name] = copy = copy_if_usual(value)
+            if copy is None:
+                break
         else:
             break
     else:
