@@ -31,15 +31,23 @@ class Process:
         effects: What the world has seen of all processes, by tool and key.
         deadly: In which of its writes it dies.
         is_made: Whether that write is still made.
+        is_stored: Whether turns in flight are written down.
     """
 
     def __init__(
-        self, backend: Backend, effects: Counter[Any], deadly: int | None, *, is_made: bool
+        self,
+        backend: Backend,
+        effects: Counter[Any],
+        deadly: int | None,
+        *,
+        is_made: bool,
+        is_stored: bool,
     ) -> None:
         self.backend = backend
         self.effects = effects
         self.deadly = deadly
         self.is_made = is_made
+        self.is_stored = is_stored
         self.writes = 0
         self.doomed: asyncio.Task[Any] | None = None
         self.died = asyncio.Event()
@@ -83,7 +91,7 @@ class Process:
 
         options: dict[str, Any] = {
             "tools": [search, pay, delegate],
-            "stream_checkpoint": self.watch(self.backend.checkpoints),
+            "stream_checkpoint": self.watch(self.backend.checkpoints) if self.is_stored else None,
             "checkpointing": CheckpointPolicy(interval=0.01),
         }
         persistence = self.watch(self.backend.persistence)
@@ -136,14 +144,15 @@ class Process:
         return False
 
 
-async def run(*deaths: tuple[int, bool]) -> tuple[bool, dict[str, Any]]:
+async def run(*deaths: tuple[int, bool], is_stored: bool = True) -> tuple[bool, dict[str, Any]]:
     """Processes that die as told, then one that does not; what they left."""
     url = f"memory://{next(_names)}"
     effects: Counter[Any] = Counter()
     died = True
     for deadly, is_made in (*deaths, (None, False)):
         async with open_backend(url) as backend:
-            ended = await Process(backend, effects, deadly, is_made=is_made).live()
+            process = Process(backend, effects, deadly, is_made=is_made, is_stored=is_stored)
+            ended = await process.live()
             died = died and (not ended or deadly is None)
     async with open_backend(url) as backend:
         state = await backend.persistence.load_task_state("t")
@@ -183,22 +192,32 @@ def judge(left: dict[str, Any], whole: dict[str, Any]) -> None:
     assert interrupted <= 1
 
 
+@pytest.mark.parametrize(
+    "is_stored",
+    [
+        pytest.param(True, id="checkpoints"),
+        pytest.param(False, id="none", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("is_made", [False, True], ids=["before", "behind"])
-def test_killed_at_any_write_everything_is_done_once(is_made: bool) -> None:
-    """Before it is made, or behind it: the next process goes on."""
+def test_killed_at_any_write_everything_is_done_once(is_made: bool, is_stored: bool) -> None:
+    """Before it is made, or behind it: the next process goes on; without checkpoints, from the
+    beginning of the turn.
+    """
 
     async def main() -> None:
         _, whole = await run()
         for deadly in itertools.count(1):
-            died, left = await run((deadly, is_made))
+            died, left = await run((deadly, is_made), is_stored=is_stored)
             judge(left, whole)
             if not died:
                 break
-        assert deadly > 40
+        assert deadly > (40 if is_stored else 25)
 
     run_virtually(main())
 
 
+@pytest.mark.slow
 def test_killed_several_times_everything_is_done_once() -> None:
     """At random writes of each process."""
 
