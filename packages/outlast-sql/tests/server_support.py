@@ -10,7 +10,9 @@ from urllib.parse import unquote, urlsplit
 import asyncmy
 import asyncpg
 
-from outlast_contract.servers import shared_server
+from outlast_contract.expect import NotRun
+from outlast_contract.harness import ServerControls
+from outlast_contract.servers import shared_server, start_server
 from outlast_contract.stores.sql import MysqlHarness, PostgresHarness
 
 TABLES = (
@@ -63,12 +65,18 @@ class AsyncpgHarness(PostgresHarness):
         place = shared_server("postgres").url.partition("@")[2]
         super().__init__(f"{scheme}://outlast:s3cret@{place}")
 
+    async def start_server(self) -> ServerControls:
+        return await asyncio.to_thread(start_server, "postgres")
+
 
 class PsycopgHarness(AsyncpgHarness):
     """The same through psycopg."""
 
     def __init__(self) -> None:
         super().__init__("postgresql+psycopg")
+
+    async def start_server(self) -> ServerControls:
+        raise NotRun("its URL leads to asyncpg, which has run it")
 
 
 class MariadbHarness(MysqlHarness):
@@ -78,6 +86,9 @@ class MariadbHarness(MysqlHarness):
 
     def __init__(self) -> None:
         super().__init__(f"mariadb://{shared_server('mariadb').url.partition('://')[2]}")
+
+    async def start_server(self) -> ServerControls:
+        return await asyncio.to_thread(start_server, "mariadb")
 
 
 class Admin:

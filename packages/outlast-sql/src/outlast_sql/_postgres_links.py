@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import importlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -71,7 +71,11 @@ class AsyncpgLink(Link):
 
 
 class PsycopgLink(Link):
-    """A connection of psycopg."""
+    """A connection of psycopg.
+
+    A statement that is cancelled waits for the server to say so, 10 seconds if it says nothing. So
+    each runs in a task, which the caller leaves at once, and `close` waits for.
+    """
 
     begin = _BEGIN
 
@@ -83,6 +87,7 @@ class PsycopgLink(Link):
         self._cursor: Any = AsyncRawCursor(connection)
         self._cursor.format = Format.BINARY
         self._autocommit = True
+        self._left: asyncio.Task[Any] | None = None
 
     async def borrowed(self) -> None:
         self._autocommit = self._connection.autocommit
@@ -92,6 +97,10 @@ class PsycopgLink(Link):
         await self._connection.set_autocommit(self._autocommit)
 
     async def fetch(self, sql: str, parameters: Sequence[Any] = ()) -> Sequence[Row]:
+        rows: Sequence[Row] = await self._in_task(self._fetch(sql, parameters))
+        return rows
+
+    async def _fetch(self, sql: str, parameters: Sequence[Any]) -> Sequence[Row]:
         await self._cursor.execute(sql, parameters)
         if self._cursor.description is None:
             return ()
@@ -99,10 +108,19 @@ class PsycopgLink(Link):
         return rows
 
     async def run(self, sql: str) -> None:
-        await self._connection.execute(sql)
+        await self._in_task(self._connection.execute(sql))
 
     async def run_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
-        await self._cursor.executemany(sql, rows)
+        await self._in_task(self._cursor.executemany(sql, rows))
+
+    async def _in_task(self, call: Coroutine[Any, Any, Any]) -> Any:
+        task = asyncio.get_running_loop().create_task(call, name="outlast-statement")
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self._left = task
+            task.cancel()
+            raise
 
     def survives(self, error: BaseException) -> bool:
         return _survives(error) and not self._connection.closed
@@ -111,6 +129,10 @@ class PsycopgLink(Link):
         return "connection is closed" in str(error)
 
     async def close(self) -> None:
+        for _ in range(2):
+            if self._left is not None and not self._left.done():
+                await asyncio.wait([self._left], timeout=CLOSING_SECONDS / 2)
+                self._left.cancel()
         with contextlib.suppress(Exception):
             async with asyncio.timeout(CLOSING_SECONDS):
                 await self._connection.close()
