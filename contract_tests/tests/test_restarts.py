@@ -188,6 +188,20 @@ def test_what_was_not_answered_may_be_in_or_not() -> None:
         play.call("append_api_message", "2").sees(*seen).sees(*seen).history.check()
 
 
+def test_a_late_claim_may_supersede_the_newest_owner_but_lets_nobody_write() -> None:
+    """F10: the owner claims again; until then nothing of the superseded claim is done."""
+    superseded = {"error": "FencedError", "reason": "superseded"}
+    play = Play()
+    play.history.late_since = 0.0
+    play.fail("save_task_state", mark="1", **superseded).call("claim", epoch=3).history.check()
+    play = Play()
+    play.history.late_since = 0.0
+    play.fail("save_task_state", mark="1", **superseded).call("save_task_state", "2")
+    with pytest.raises(Violation, match="late claim") as caught:
+        play.history.check()
+    assert caught.value.clause == "F2"
+
+
 def test_a_claim_of_a_run_returns_what_was_put() -> None:
     """F5: what it returns counts as read."""
     play = Play(RUN).call("put", "1")

@@ -1,5 +1,6 @@
 """What owners noted while their server was away at times, held to the contract."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -39,6 +40,8 @@ class History:
         keeps_data: Whether done writes survive the outages.
         keeps_fences: Whether claims do.
         outages: When each began, and when the server served again.
+        late_since: From when on requests may have arrived late: a late claim supersedes the newest
+            owner, who has to claim again (F10).
     """
 
     timeout: float
@@ -46,6 +49,7 @@ class History:
     keeps_fences: bool
     events: dict[Scope, list[Event]] = field(default_factory=dict[Scope, list[Event]])
     outages: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    late_since: float = math.inf
 
     def add(self, events: Iterable[Event]) -> None:
         """Note what an owner noted."""
@@ -104,6 +108,7 @@ class _Judge:
     def __init__(self, history: History) -> None:
         self._history = history
         self._newest = 0
+        self._is_fenced = False
         self._is_settled = True
         self._images = [Image()]
         self._sent: set[str] = set()
@@ -155,6 +160,14 @@ class _Judge:
         )
 
     def _judge_fence(self, event: Event) -> None:
+        if event.reason == "superseded" and event.ended >= self._history.late_since:
+            self._is_fenced = True
+            return
+        expect(
+            not (self._is_fenced and event.name in MUTATIONS and event.outcome == "done"),
+            f"{event.name} of epoch {event.epoch} was done after a late claim had superseded it",
+            clause="F2",
+        )
         expect(
             not event.reason,
             f"{event.name} of epoch {event.epoch} was refused as {event.reason}, and it is the "
@@ -167,7 +180,7 @@ class _Judge:
                 f"epoch {event.epoch} was handed out after {self._newest}",
                 clause="F1",
             )
-            self._newest = event.epoch
+            self._newest, self._is_fenced = event.epoch, False
 
     def _written(self, event: Event) -> None:
         self._sent.add(event.mark)

@@ -240,6 +240,7 @@ class _InNetwork(_Saboteur):
             script.disarm()
             await _either(asyncio.sleep(self._random.choice((pause, 1.2 * TIMEOUT))), work)
             if hold.has_arrived:
+                self.history.late_since = min(self.history.late_since, time.monotonic())
                 await hold.release()
         elif kind == "silence":
             script.arm(BlackHole(delivered=self._random.random() < 0.5), times=None)
