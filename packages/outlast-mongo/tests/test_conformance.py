@@ -60,7 +60,7 @@ class MotorHarness(MongoHarness):
 
 
 # What another client does differently is the way to the server.
-LESS = dataclasses.replace(Settings.from_environment(), kills=2, listed=300, heavy=False)
+LESS = dataclasses.replace(Settings.from_environment(), rounds=3, kills=2, listed=300, heavy=False)
 KNOWN = {
     "test_e3_unknown_options_are_refused": "a client that is passed in takes no options at all",
 }

@@ -12,7 +12,7 @@ from redis_support import ClusterHarness, DecodingHarness, RedisHarness, ValkeyH
 
 from outlast_contract import Settings, contract_suite
 
-LESS = dataclasses.replace(Settings.from_environment(), kills=2, listed=300, heavy=False)
+LESS = dataclasses.replace(Settings.from_environment(), rounds=3, kills=2, listed=300, heavy=False)
 
 TestRedis = contract_suite(RedisHarness)
 TestValkey = contract_suite(ValkeyHarness, tiers=["contract", "race"], settings=LESS)

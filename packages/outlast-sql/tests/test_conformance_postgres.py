@@ -10,7 +10,7 @@ from outlast_contract import Settings, contract_suite
 pytestmark = [pytest.mark.sql, pytest.mark.server]
 
 # What another library does differently is the way to the server.
-LESS = dataclasses.replace(Settings.from_environment(), kills=2, listed=300, heavy=False)
+LESS = dataclasses.replace(Settings.from_environment(), rounds=3, kills=2, listed=300, heavy=False)
 
 TestAsyncpg = contract_suite(AsyncpgHarness)
 TestPsycopg = contract_suite(PsycopgHarness, tiers=["contract"], settings=LESS)
