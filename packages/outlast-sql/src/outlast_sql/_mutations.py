@@ -97,8 +97,11 @@ _HOLDS_REGISTER = (
 )
 _HOLDS_VALUE = "SELECT 1 FROM outlast_register WHERE sid = ? AND data IS NOT NULL LIMIT 1"
 
-_KNOWN = "SELECT entry_id, data FROM outlast_entry WHERE sid = ? AND log = ? AND entry_id IN "
-_COUNT = "SELECT COUNT(*) FROM outlast_entry WHERE sid = ? AND log = ? AND entry_id IN "
+_AMONG = (
+    "unnest(?::bytea[]) AS wanted(id) JOIN outlast_entry"
+    " ON entry_id = wanted.id AND sid = ? AND log = ?"
+)
+_LISTED = "sid = ? AND log = ? AND entry_id IN"
 _HOLDS_ENTRY = "SELECT 1 FROM outlast_entry WHERE sid = ? LIMIT 1"
 _ADD = "INSERT INTO outlast_entry (sid, log, pos, entry_id, data) VALUES (?, ?, ?, ?, ?)"
 _EMPTY = "DELETE FROM outlast_entry WHERE sid = ? AND log = ?"
@@ -287,21 +290,32 @@ def append(
 
 
 def _check_present(db: Database, sid: int, log: int, present: Sequence[str]) -> None:
-    for some in parts([entry_id.encode() for entry_id in present]):
-        found = db.execute(_COUNT + list_of(some), (sid, log, *some)).fetchone()[0]
-        if found != len(some):
-            raise PreconditionFailedError("an entry is not in the log any more")
+    ids = [entry_id.encode() for entry_id in present]
+    if sum(count for (count,) in _by_id(db, "COUNT(*)", sid, log, ids)) != len(ids):
+        raise PreconditionFailedError("an entry is not in the log any more")
 
 
 def _known(db: Database, sid: int, log: int, new: Sequence[Entry]) -> list[Entry]:
     """The stored entries of the same ids, in the order of ``new``."""
-    found: dict[bytes, bytes] = {}
-    for some in parts([entry.id.encode() for entry in new]):
-        found.update(db.execute(_KNOWN + list_of(some), (sid, log, *some)).fetchall())
+    ids = [entry.id.encode() for entry in new]
+    found: dict[bytes, bytes] = dict(_by_id(db, "entry_id, data", sid, log, ids))
     if not found:
         return []
-    ids = ((entry.id, entry.id.encode()) for entry in new)
-    return [Entry(text, found[key]) for text, key in ids if key in found]
+    return [
+        Entry(entry.id, found[key]) for key, entry in zip(ids, new, strict=True) if key in found
+    ]
+
+
+def _by_id(db: Database, what: str, sid: int, log: int, ids: Sequence[bytes]) -> list[Any]:
+    if db.dialect.has_arrays:
+        # PostgreSQL may look through the whole log for each part of a list.
+        sql = f"SELECT {what} FROM {_AMONG}"
+        return db.execute(sql, (ids, sid, log)).fetchall()
+    found: list[Any] = []
+    for some in parts(ids):
+        sql = f"SELECT {what} FROM outlast_entry WHERE {_LISTED} {list_of(some)}"
+        found += db.execute(sql, (sid, log, *some)).fetchall()
+    return found
 
 
 def parts(items: Sequence[Any]) -> Iterator[Sequence[Any]]:

@@ -74,6 +74,7 @@ class PostgresDriver(ServerDriver):
         for_update=" FOR UPDATE",
         for_share=" FOR SHARE",
         on_conflict="ON CONFLICT DO NOTHING",
+        has_arrays=True,
     )
     LEAST: ClassVar[Capabilities] = _LEAST
     TRANSIENT = TRANSIENT

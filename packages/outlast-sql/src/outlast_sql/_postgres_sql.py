@@ -58,8 +58,8 @@ SELECT sid FROM head
 """
 """``$9``: log, ``$10``: ids, ``$11``: data, ``$12``: how many."""
 
-_ALL_PRESENT: Final = """$14 = (SELECT count(*) FROM outlast_entry
-    WHERE sid = seen.sid AND log = $9::smallint AND entry_id = ANY($13::bytea[]))"""
+_ALL_PRESENT: Final = """$14 = (SELECT count(*) FROM unnest($13::bytea[]) AS wanted(id)
+    JOIN outlast_entry ON entry_id = wanted.id AND sid = seen.sid AND log = $9::smallint)"""
 APPEND_IF_PRESENT: Final = f"""
 {
     _head("tail = outlast_scope.tail + $12::bigint, empty_since = NULL", seen=True).replace(

@@ -21,6 +21,7 @@ class Dialect(NamedTuple):
         for_share: Ends a SELECT that keeps its rows from being changed.
         insert_or_ignore: Begins an INSERT that does nothing if the row is there.
         on_conflict: Ends it.
+        has_arrays: Whether a parameter may be a list, which ``unnest`` makes rows of.
     """
 
     now: str
@@ -28,6 +29,7 @@ class Dialect(NamedTuple):
     for_share: str = ""
     insert_or_ignore: str = "INSERT"
     on_conflict: str = ""
+    has_arrays: bool = False
 
 
 class Result(Protocol):
