@@ -70,7 +70,7 @@ def test_verbose_shows_each_check(capsys: pytest.CaptureFixture[str]) -> None:
     output = capsys.readouterr().out
     assert "pass    S5,C2" in output
     assert "NOT RUN E4" in output
-    assert "the store's URL has no password" in output
+    assert "neither Harness.url nor Harness.options has a password" in output
 
 
 @pytest.mark.parametrize(
