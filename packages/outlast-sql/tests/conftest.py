@@ -181,7 +181,11 @@ async def server_driver(way: str, namespace: str) -> AsyncIterator[SqlDriver]:
         await engine.dispose()
 
 
-@pytest.fixture(params=["file", "in memory", "lent engine", *SERVERS, "reference"])
+ON_SERVERS = [pytest.param(way, marks=pytest.mark.server) for way in SERVERS]
+"""`SERVERS` as parameters of a test or fixture."""
+
+
+@pytest.fixture(params=["file", "in memory", "lent engine", *ON_SERVERS, "reference"])
 async def driver(
     request: pytest.FixtureRequest, path: Path, namespace: str
 ) -> AsyncIterator[Driver]:

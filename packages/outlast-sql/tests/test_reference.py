@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from conftest import SERVERS, server_driver
+from conftest import ON_SERVERS, server_driver
 from sql_support import claim_id
 
 from outlast.backends.memory import MemoryDriver
@@ -172,7 +172,7 @@ async def test_random_calls_answer_like_the_reference(seed: int) -> None:
         await sqlite.aclose()
 
 
-@pytest.mark.parametrize("way", SERVERS)
+@pytest.mark.parametrize("way", ON_SERVERS)
 async def test_random_calls_to_servers_answer_like_the_reference(way: str, namespace: str) -> None:
     """Whether a call is one statement or a transaction of steps."""
     async with server_driver(way, namespace) as driver:

@@ -18,7 +18,7 @@ from outlast.errors import OutcomeUnknownError, OutlastError, UnavailableError
 from outlast_contract.servers import Server
 from outlast_sql import SqlBackend, SqlDriver
 
-pytestmark = pytest.mark.sql
+pytestmark = [pytest.mark.sql, pytest.mark.server]
 
 TASK = Scope("task", "t")
 

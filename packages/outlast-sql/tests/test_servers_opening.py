@@ -28,7 +28,7 @@ from outlast.errors import (
 from outlast_contract.servers import Server
 from outlast_sql import SqlDriver
 
-pytestmark = pytest.mark.sql
+pytestmark = [pytest.mark.sql, pytest.mark.server]
 
 TASK = Scope("task", "t")
 

@@ -20,7 +20,7 @@ from outlast.driver import Entry, Fence, Index, PreconditionFailedError, Scope
 from outlast.errors import FencedError, OutlastError
 from outlast_sql import SqlDriver
 
-pytestmark = pytest.mark.sql
+pytestmark = [pytest.mark.sql, pytest.mark.server]
 
 TASK = Scope("task", "t")
 RUN = Scope("run", "r")
