@@ -18,13 +18,7 @@ MOVED: dict[str, tuple[dict[str, str], tuple[str, int], str, str, dict[str, str]
         {},
     ),
     "valkey://store": ({}, ("store", 6379), "redis", "valkey://127.0.0.1:50001", {}),
-    "redis+cluster://[::1]:7000": (
-        {},
-        ("::1", 7000),
-        "redis",
-        "redis+cluster://127.0.0.1:50001",
-        {},
-    ),
+    "redis://[::1]:7000": ({}, ("::1", 7000), "redis", "redis://127.0.0.1:50001", {}),
     "postgresql+asyncpg://me:pw@db/name?application_name=x": (
         {},
         ("db", 5432),
@@ -93,6 +87,8 @@ def test_a_url_is_rewritten_and_nothing_else_of_it(url: str) -> None:
         ("postgresql://db/x?sslmode=require", "encrypted"),
         ("mongodb://db/?tls=true", "encrypted"),
         ("mongodb+srv://db/x", "DNS"),
+        ("redis+cluster://store:7000", "nodes of a cluster"),
+        ("redis://store:7000?cluster=true", "nodes of a cluster"),
         ("mongodb://a:1,b:2/x", "replica set"),
         ("s3://bucket", "endpoint_url"),
         ("s3://bucket?endpoint_url=https://store", "endpoint_url"),

@@ -18,6 +18,7 @@ _PLAIN: Final = {
     "mongodb": ("mongodb", 27017),
 }
 """Wire and default port of each scheme."""
+_TRUE: Final = ("true", "True", "1")
 _ENCRYPTED: Final = {"rediss", "valkeys", "https", "tls"}
 _AUTHORITY = re.compile(
     r"(?P<before>[^:/]+://(?:[^@/?#]*@)?)(?P<hosts>[^/?#@]*)(?P<rest>.*)", re.DOTALL
@@ -52,6 +53,8 @@ def endpoints_of(url: str, options: Mapping[str, Any]) -> Endpoints:
         raise NotRun("the addresses are found through DNS, so nothing can stand in between")
     if scheme in _ENCRYPTED or _wants_encryption(url):
         raise NotRun("the connection is encrypted, so nothing can stand in between")
+    if drivers == "cluster" or str(_query(url).get("cluster", options.get("cluster"))) in _TRUE:
+        raise NotRun("the nodes of a cluster tell clients their addresses: Harness.endpoints()")
     wire, default = _PLAIN.get(scheme, ("turns", 0))
     match = _AUTHORITY.fullmatch(url)
     addresses = _addresses(match["hosts"], default) if match else ()
