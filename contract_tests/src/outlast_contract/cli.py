@@ -107,7 +107,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     checks = select_checks(tiers=options.tier or TIERS, clauses=clauses)
     make_harness = harness_for(options.url)
     try:
-        run_in_own_loop(lambda: _try(make_harness()))
+        run_in_own_loop(lambda: _try(make_harness(), settings.run))
     except OutlastError as error:
         print(f"outlast-contract: {printable(str(error))}", file=sys.stderr)
         return 2
@@ -140,11 +140,11 @@ def _run(arguments: Sequence[str] | None) -> int:
     return 0 if report.is_success else 1
 
 
-async def _try(harness: Harness) -> None:
+async def _try(harness: Harness, run: str) -> None:
     """Open the store once, so that a bad URL is said at once and not by every check."""
     await harness.start()
     try:
-        namespace = f"oc-{secrets.token_hex(6)}"
+        namespace = f"oc-{run}-{secrets.token_hex(6)}"
         async with await harness.open(namespace) as backend:
             await backend.ping()
     finally:

@@ -25,6 +25,8 @@ from outlast_contract.outages import History
 from outlast_contract.owners import Owner
 from outlast_contract.tampered import Failures, TamperedDriver
 
+PREFIX: Final = "oc-soak-"
+"""Of all namespaces."""
 TIMEOUT: Final = 3.0
 """Seconds that a call may take."""
 _STRUCK: Final[dict[str, Callable[[], Fault]]] = {
@@ -137,7 +139,7 @@ async def run_round(
 ) -> tuple[History, tuple[str, ...], Violation | None]:
     """What was done, what was injected, and what was broken, if anything."""
     await harness.start()
-    namespace = f"oc-soak-{secrets.token_hex(6)}"
+    namespace = f"{PREFIX}{secrets.token_hex(6)}"
     broken: Violation | None = None
     try:
         async with contextlib.AsyncExitStack() as stack:
@@ -307,4 +309,4 @@ async def _either(event: Awaitable[Any], work: "asyncio.Future[Any]") -> None:
     await asyncio.wait([waiting])
 
 
-__all__ = ["KINDS", "KINDS_WITHIN", "Finding", "Round", "run_round", "shorten", "soak"]
+__all__ = ["KINDS", "KINDS_WITHIN", "PREFIX", "Finding", "Round", "run_round", "shorten", "soak"]

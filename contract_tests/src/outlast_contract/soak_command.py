@@ -11,7 +11,7 @@ from outlast_contract._interrupts import run_in_own_loop
 from outlast_contract.harness import Harness
 from outlast_contract.outages import History
 from outlast_contract.report import printable
-from outlast_contract.soak import KINDS, KINDS_WITHIN, Finding, Round, soak
+from outlast_contract.soak import KINDS, KINDS_WITHIN, PREFIX, Finding, Round, soak
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +55,7 @@ def run_soak(
         cancels=options.cancels,
     )
     logging.getLogger("outlast").addHandler(logging.NullHandler())
+    print(f"Works in namespaces {PREFIX}..., and removes what they hold.", file=stream)
     screen = _Screen(stream)
     found = run_in_own_loop(
         lambda: soak(make_harness(), first, seconds=60 * options.minutes, told=screen.told)
