@@ -57,7 +57,8 @@ class SeaweedfsRecipe(Recipe):
             "master.heartbeatInterval": "100ms",
             "master.telemetry": "false",
             "volume.port": ports[_VOLUME],
-            "volume.max": 20,
+            # Each bucket is a collection of several.
+            "volume.max": 200,
             "filer": "true",
             "filer.port": ports[FILER],
             "filer.localSocket": home / "filer",

@@ -30,6 +30,9 @@ from outlast_s3._bucket import Answer, Bucket
 ResultT = TypeVar("ResultT")
 
 PAGE: Final = 1000
+
+PROBE_SECONDS: Final = 60.0
+"""No probe takes so long."""
 """Keys in one answer to a listing, at most."""
 
 _RETRY: Final = 0.02
@@ -179,8 +182,12 @@ class S3Store(ObjectStore):
     async def sweep_temporary(
         self, *, older_than: float, dry_run: bool, after: str | None
     ) -> tuple[int, str | None]:
-        """Objects of set-ups that were broken off in the middle of a probe."""
+        """Objects of set-ups that were broken off in the middle of a probe.
+
+        One that is going on would take a store for unfit whose objects vanish: young ones stay.
+        """
         now = await self.now()
+        older_than = max(older_than, PROBE_SECONDS)
         entries = await self._list(self._keys.probes, None, PAGE)
         old = [
             str(entry["Key"])
@@ -275,4 +282,4 @@ class S3Store(ObjectStore):
         return await self._place.bucket.send(self._deadline, method, parameters)
 
 
-__all__ = ["Keys", "Place", "S3Store"]
+__all__ = ["PROBE_SECONDS", "Keys", "Place", "S3Store"]
