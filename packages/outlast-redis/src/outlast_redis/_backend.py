@@ -59,7 +59,7 @@ class RedisBackend(DriverBackend):
             raise ConfigurationError("give either client=... or url=...")
         if client is not None:
             driver = RedisDriver.from_client(
-                client, namespace=namespace, max_connections=max_connections
+                client, namespace=namespace, timeout=timeout, max_connections=max_connections
             )
         else:
             driver = RedisDriver.from_url(

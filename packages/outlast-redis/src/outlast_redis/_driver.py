@@ -114,14 +114,22 @@ class RedisDriver(Driver):
         *,
         namespace: str,
         max_connections: int | None = None,
+        timeout: float | None = None,
     ) -> "RedisDriver":
         """Make the driver for a client of the caller's, who closes it.
+
+        Args:
+            client: Of redis-py's asyncio part.
+            namespace: The world of ids that this driver sees.
+            max_connections: How many calls may be under way at once; the others wait.
+            timeout: Seconds that a call may take; connecting takes less. ``None``: as long as the
+                client itself goes on trying.
 
         Raises:
             ConfigurationError: Not a client of redis-py's asyncio part, or one that reads from
                 replicas (F4).
         """
-        connect = link_of_client(client, max_connections=max_connections)
+        connect = link_of_client(client, max_connections=max_connections, timeout=timeout)
         return cls(connect, namespace=namespace, url="redis://...")
 
     async def setup(self, *, create: bool) -> None:

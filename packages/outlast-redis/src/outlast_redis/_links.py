@@ -76,17 +76,20 @@ class OwnConnections:
 class LentConnections:
     """Connections of a pool that somebody else owns."""
 
-    def __init__(self, pool: ConnectionPool) -> None:
+    def __init__(self, pool: ConnectionPool, patience: float | None = None) -> None:
         self._pool: Any = pool
+        self._patience = patience
         # Before redis-py 5.3 it has to be told what for.
         purpose = inspect.signature(self._pool.get_connection).parameters.get("command_name")
         is_asked = purpose is not None and purpose.default is purpose.empty
         self._purpose = ("EVALSHA",) if is_asked else ()
 
     async def acquire(self) -> Connection:
-        connection = await self._pool.get_connection(*self._purpose)
+        # The client's own attempts to connect may take longer than the call has.
+        async with asyncio.timeout(self._patience):
+            connection = await self._pool.get_connection(*self._purpose)
         try:
-            await freshen(connection)
+            await freshen(connection, self._patience)
         except BaseException:
             await connection.disconnect(nowait=True)
             await self.release(connection)

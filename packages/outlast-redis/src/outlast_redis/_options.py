@@ -48,7 +48,7 @@ def link_of_url(
     )
     database = _database(parts)
     place = f"at {redact(url)}"
-    patience = 0.8 * timeout  # Less than the call has, so that its caller hears what was wrong.
+    patience = _SHARE * timeout
     settings: dict[str, Any] = {
         "host": parts.host or "localhost",
         "port": parts.port or _PORT,
@@ -81,17 +81,20 @@ def link_of_url(
     )
 
 
-def link_of_client(client: object, *, max_connections: int | None) -> Callable[[], Link]:
+def link_of_client(
+    client: object, *, max_connections: int | None, timeout: float | None = None
+) -> Callable[[], Link]:
     """What makes the way to the server of a ready client, whose owner closes it.
 
     Raises:
         ConfigurationError: No asyncio client of redis-py, or one that reads from replicas (F4).
     """
     limit = _limit(max_connections)
+    patience = None if timeout is None else _SHARE * timeout
     if isinstance(client, RedisCluster):
         if client.read_from_replicas or getattr(client, "load_balancing_strategy", None):
             raise ConfigurationError(_REPLICAS)
-        return lambda: ClusterLink(client, "the Redis cluster", limit)
+        return lambda: ClusterLink(client, "the Redis cluster", limit, patience)
     if not isinstance(client, Redis):
         raise ConfigurationError(
             "client must be a redis.asyncio.Redis or redis.asyncio.RedisCluster, not "
@@ -104,8 +107,11 @@ def link_of_client(client: object, *, max_connections: int | None) -> Callable[[
     place = f"the Redis server {settings.get('host') or settings.get('path') or 'of the client'}"
     if settings.get("port"):
         place += f":{settings['port']}"
-    return lambda: ServerLink(LentConnections(pool), place, limit)
+    return lambda: ServerLink(LentConnections(pool, patience), place, limit)
 
+
+_SHARE: Final = 0.8
+"""Of a call's time that connecting may take: its caller shall hear what was wrong."""
 
 _REPLICAS: Final = (
     "the client reads from replicas, whose answers may be older than what was done; "
