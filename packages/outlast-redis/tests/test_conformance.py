@@ -1,8 +1,8 @@
 """Redis, Valkey and Redis Cluster keep the contract, with every kind of client.
 
-A single server runs everything. What a cluster and a lent client do differently is the way to the
-server, which the tier *contract* goes all along, with less repetition and data; their races, and
-what else only differs in that way when the network fails, are a matter of long runs.
+A single server runs everything. What a cluster does differently is the way to the server, which the
+tier *contract* goes all along, with less repetition and data; its races, and lent clients, are a
+matter of long runs.
 """
 
 import dataclasses
@@ -17,13 +17,14 @@ LESS = dataclasses.replace(Settings.from_environment(), rounds=3, kills=2, liste
 TestRedis = contract_suite(RedisHarness)
 TestValkey = contract_suite(ValkeyHarness, tiers=["contract", "race"], settings=LESS)
 TestCluster = contract_suite(ClusterHarness, tiers=["contract"], settings=LESS)
-TestDecodingClient = contract_suite(
-    DecodingHarness,
-    tiers=["contract"],
-    settings=LESS,
-    xfail={
-        "test_e3_unknown_options_are_refused": "a keyword that a class lacks is a TypeError",
-    },
+TestDecodingClient = pytest.mark.long(
+    contract_suite(
+        DecodingHarness,
+        tiers=["contract"],
+        xfail={
+            "test_e3_unknown_options_are_refused": "a keyword that a class lacks is a TypeError",
+        },
+    )
 )
 TestAllOfValkey = pytest.mark.long(contract_suite(ValkeyHarness))
 TestClusterRaces = pytest.mark.long(contract_suite(ClusterHarness, tiers=["race"]))

@@ -29,5 +29,5 @@ def shared() -> Harness:
 # boto3 takes a millisecond or two of the processor for each request, whatever is in it.
 LESS = dataclasses.replace(Settings.from_environment(), rounds=3, kills=2, listed=300, heavy=False)
 
-TestContract = contract_suite(shared, settings=LESS)
+TestContract = contract_suite(shared, tiers=["contract", "race"], settings=LESS)
 TestAllOfIt = pytest.mark.long(contract_suite(shared))
