@@ -90,7 +90,8 @@ def types(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run every test against the installed distributions, servers included."""
     install_all(session, "./contract_tests[servers]", *TEST_TOOLS)
-    pytest(session, "-m", "not long and not containers", *TESTS)
+    # On two processors, since a good part of the time is spent in waiting.
+    pytest(session, "-m", "not long and not containers", *TESTS, processes=3)
 
 
 @nox.session

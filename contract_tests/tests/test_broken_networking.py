@@ -229,7 +229,11 @@ def test_a_driver_that_is_wrong_when_the_network_fails_is_found(
     class BrokenHarness(Harness):
         driver_class = broken
 
-    result = run(name, lambda: BrokenHarness(url))
+    # Whether an answer is still to come as the next call begins is a matter of time.
+    for _ in range(8):
+        result = run(name, lambda: BrokenHarness(url))
+        if result.status != "passed":
+            break
     assert (result.status, result.clause) == ("failed", clause), result
 
 

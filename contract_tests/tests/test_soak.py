@@ -17,14 +17,17 @@ from outlast_contract.soak import KINDS, KINDS_WITHIN, Round, run_round, soak
 from outlast_contract.stores import MemoryHarness, harness_for
 
 
-@pytest.mark.parametrize("seed", range(5))
-async def test_a_correct_backend_passes_and_much_happened(seed: int) -> None:
-    history, injected, broken = await run_round(MemoryHarness(), Round(seed, cancels=0.2))
-    assert broken is None
-    assert history.count() >= 6 * 80
-    assert history.count(outcome="refused") > 20
-    assert history.count(outcome="unknown") > 0
-    assert injected
+async def test_a_correct_backend_passes_and_much_happened() -> None:
+    unknown = 0
+    for seed in range(5):
+        history, injected, broken = await run_round(MemoryHarness(), Round(seed, cancels=0.2))
+        assert broken is None
+        assert history.count() >= 6 * 80
+        assert history.count(outcome="refused") > 20
+        assert injected
+        unknown += history.count(outcome="unknown")
+    # Faults and calls meet in time, so a round alone may have none.
+    assert unknown > 0
 
 
 async def test_the_same_seed_makes_the_same_calls() -> None:

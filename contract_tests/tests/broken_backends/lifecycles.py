@@ -181,6 +181,16 @@ class ACallAfterCloseReopens(BrokenBackend):
 class CloseDropsWhatIsUnderWay(BrokenBackend):
     """aclose returns while calls are under way."""
 
+    def __init__(self, driver, **options) -> None:
+        super().__init__(driver, **options)
+        append = driver.append
+
+        async def slowly(*arguments, **named):
+            await asyncio.sleep(0.02)  # Calls of memory are over before anybody could drop them.
+            return await append(*arguments, **named)
+
+        driver.append = slowly
+
     async def aclose(self):
         self._calls._state = "closed"
 

@@ -4,7 +4,6 @@ import secrets
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,13 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from outlast.backends.memory import MemoryDriver
 from outlast.driver import Driver
-from outlast_contract.servers import Server, ServerUnavailable, shared_server, start_server
+from outlast_contract.servers import Server, ServerUnavailable, start_server
 from outlast_sql import SqlDriver
-from outlast_sql._mysql import MysqlDriver
 
 # Test folders are no packages; what they share is found here.
 sys.path.append(str(Path(__file__).parent))
 from server_support import Admin, root_of
+from server_ways import ON_SERVERS, SERVERS, server_driver, server_of
 from sql_support import Open, wait_until
 
 
@@ -60,14 +59,6 @@ async def open_driver(path: Path) -> AsyncIterator[Open]:
     yield open_one
     for driver in opened:
         await driver.aclose()
-
-
-def server_of(kind: str) -> Server:
-    """The server of a kind that all tests share."""
-    try:
-        return shared_server(kind)
-    except ServerUnavailable as error:
-        pytest.skip(f"NOT RUN: {error.reason}")
 
 
 @pytest.fixture
@@ -141,48 +132,6 @@ async def open_on(admin: Admin) -> AsyncIterator[Open]:
     yield open_one
     for driver in opened:
         await driver.aclose()
-
-
-SERVERS = {
-    "asyncpg": ("postgres", "postgresql"),
-    "psycopg": ("postgres", "postgresql+psycopg"),
-    "lent asyncpg": ("postgres", "postgresql+asyncpg"),
-    "lent psycopg": ("postgres", "postgresql+psycopg"),
-    "mariadb": ("mariadb", "mariadb"),
-    "mysql": ("mariadb", "mysql"),
-    "lent asyncmy": ("mariadb", "mysql+asyncmy"),
-}
-"""Ways to reach a server: what it is, and the scheme. ``mysql`` stands for MySQL: no compound
-statements."""
-
-
-def url_of(way: str) -> str:
-    """The URL of a way of `SERVERS`."""
-    kind, scheme = SERVERS[way]
-    return f"{scheme}://{server_of(kind).url.partition('://')[2]}"
-
-
-@asynccontextmanager
-async def server_driver(way: str, namespace: str) -> AsyncIterator[SqlDriver]:
-    """A driver by a way of `SERVERS`."""
-    engine = create_async_engine(url_of(way)) if way.startswith("lent") else None
-    if engine is None:
-        made = SqlDriver.from_url(url_of(way), namespace=namespace)
-    else:
-        made = SqlDriver.from_engine(engine, namespace=namespace)
-    await made.setup(create=True)
-    if way == "mysql":
-        assert isinstance(made, MysqlDriver)
-        made._compound = False
-    yield made
-    await made.aclose()
-    if engine is not None:
-        assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
-        await engine.dispose()
-
-
-ON_SERVERS = [pytest.param(way, marks=pytest.mark.server) for way in SERVERS]
-"""`SERVERS` as parameters of a test or fixture."""
 
 
 @pytest.fixture(params=["file", "in memory", "lent engine", *ON_SERVERS, "reference"])

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from conftest import ON_SERVERS, server_driver
+from server_ways import ON_SERVERS, server_driver
 from sql_support import claim_id
 
 from outlast.backends.memory import MemoryDriver

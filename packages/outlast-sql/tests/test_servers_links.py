@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from conftest import SERVERS, server_driver, url_of
 from server_support import Admin, root_of, until
+from server_ways import SERVERS, server_driver, url_of
 from sql_support import Open, Owner, cancelled_at, claim_id
 from sqlalchemy.ext.asyncio import create_async_engine
 

@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from conftest import SERVERS, server_driver, url_of
 from server_support import Admin, root_of, until
+from server_ways import SERVERS, server_driver, url_of
 from sql_support import Owner, claim_id
 
 from outlast.driver import Entry, Fence, Index, PreconditionFailedError, Scope
