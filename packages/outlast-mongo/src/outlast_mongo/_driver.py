@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import pymongo
 from pymongo.asynchronous.database import AsyncDatabase
 
-from outlast.driver import sealed_until
+from outlast.driver import Capabilities, sealed_until
 from outlast.errors import ClosedError, UnavailableError
 from outlast.heads import HeadDriver, Layout, Operation, Shield, moment
 from outlast_mongo._durability import Durability
@@ -93,7 +93,7 @@ class MongoDriver(HeadDriver):
         self._link = link_of(url, database, driver, options)
         self._described = self._link.described
         self._durability = Durability(self._link.settings, self._described)
-        self.capabilities = self._durability.capabilities
+        self.capabilities: Capabilities = self._durability.capabilities
         self._namespace = namespace
         self._patience = _patience(timeout)
         # A call that waited for its turn began later.

@@ -10,6 +10,7 @@ from outlast.driver import (
     LOGS,
     PRIMARY,
     REGISTERS,
+    Capabilities,
     Driver,
     Entry,
     Fence,
@@ -147,7 +148,7 @@ class RedisDriver(Driver):
                 f"outlast-redis knows {FORMAT}; upgrade it"
             )
         self._servers = servers
-        self.capabilities = _settings.declared(servers)
+        self.capabilities: Capabilities = _settings.declared(servers)
 
     async def hazards(self) -> Sequence[str]:
         return _settings.hazards(self._servers)

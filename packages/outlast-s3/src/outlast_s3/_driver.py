@@ -59,7 +59,7 @@ class S3Driver(HeadDriver):
     """
 
     name = "s3"
-    capabilities = capabilities_at(None)
+    capabilities: Capabilities = capabilities_at(None)
     layout = LAYOUT
 
     def __init__(

@@ -21,7 +21,7 @@ class MysqlWire(Wire):
     """A request is one command, a reply all packets that answer it."""
 
     def __init__(self) -> None:
-        self.is_established = False
+        self.is_established: bool = False
         self._sent = bytearray()
         self._received = bytearray()
         self._reply = 0

@@ -19,7 +19,7 @@ class PostgresWire(Wire):
     """
 
     def __init__(self) -> None:
-        self.is_established = False
+        self.is_established: bool = False
         self._sent = bytearray()
         self._received = bytearray()
         self._request = 0

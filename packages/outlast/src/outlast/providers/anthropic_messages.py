@@ -103,7 +103,7 @@ class MessagesDecoder:
         self._blocks: dict[int, _Block] = {}
         self._calls: list[_Block] = []
         self._finish_reason: str | None = None
-        self.seam = Seam()
+        self.seam: Seam = Seam()
         """Joins the text to a prefix."""
 
     @property
