@@ -1,5 +1,6 @@
 """PostgreSQL through asyncpg, and MySQL and MariaDB through asyncmy, in the tables of outlast."""
 
+import abc
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from importlib import import_module
 from typing import Any
@@ -22,7 +23,7 @@ _QUERIES = {
 }
 
 
-class _ServerHarness(UrlHarness):
+class _ServerHarness(UrlHarness, abc.ABC):
     async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
         """All rows of the namespace, and those that belong to none."""
         fetch, close, mark = await self._connect()
@@ -35,8 +36,9 @@ class _ServerHarness(UrlHarness):
         finally:
             await close()
 
+    @abc.abstractmethod
     async def _connect(self) -> tuple[_Fetch, Callable[[], Awaitable[object]], str]:
-        raise NotImplementedError
+        """What runs a query, what closes the connection, and the mark of a parameter."""
 
 
 class PostgresHarness(_ServerHarness):
