@@ -44,18 +44,18 @@ async def work(url: str, name: str, delay: float) -> None:
         agent = make_agent(backend)
         while True:
             await asyncio.sleep(delay)
-            async with await agent.load_task("work") as task:
-                if task.status.is_final:
-                    print(f"{name}: finds it {task.status.value}", flush=True)
-                    return
-                print(f"{name}: takes over, epoch {task.claim.epoch}", flush=True)
-                try:
+            try:
+                async with await agent.load_task("work") as task:
+                    if task.status.is_final:
+                        print(f"{name}: finds it {task.status.value}", flush=True)
+                        return
+                    print(f"{name}: takes over, epoch {task.claim.epoch}", flush=True)
                     await task.start()
                     await task.wait()
-                except outlast.FencedError as error:
-                    print(f"{name}: stops, {error.reason}", flush=True)
-                else:
                     print(f"{name}: finishes it", flush=True)
+            except outlast.FencedError as error:
+                # At any moment, so also while the task is being loaded.
+                print(f"{name}: stops, {error.reason}", flush=True)
 
 
 async def main(url: str) -> None:
