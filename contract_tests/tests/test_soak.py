@@ -26,8 +26,8 @@ async def test_a_correct_backend_passes_and_much_happened() -> None:
         assert history.count(outcome="refused") > 20
         assert injected
         unknown += history.count(outcome="unknown")
-    # Faults and calls meet in time, so a round alone may have none.
-    assert unknown > 0
+    # Most lost replies are settled by a repetition.
+    assert unknown > 10
 
 
 async def test_the_same_seed_makes_the_same_calls() -> None:

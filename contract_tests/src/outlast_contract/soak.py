@@ -266,14 +266,21 @@ class _Within(_Saboteur):
     def __init__(self, one: Round, plain: outlast.Backend) -> None:
         super().__init__(one, plain)
         self.failures: Failures | None = None
+        self._passed = asyncio.Event()
 
     async def step(self, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
         """For `TamperedDriver`."""
-        return await (call() if self.failures is None else self.failures(name, call))
+        try:
+            return await (call() if self.failures is None else self.failures(name, call))
+        finally:
+            if self.failures is not None and not self.failures.left:
+                self._passed.set()
 
     async def _inject(self, kind: str, work: "asyncio.Future[Any]") -> None:
-        self.failures = Failures(kind, self._random.choice((1, 2, 4)))
-        await _either(asyncio.sleep(self._random.uniform(0, 0.02)), work)
+        # A number of calls, not a time: on a store in memory the two would hardly ever meet.
+        self.failures = Failures(kind, self._random.choice((1, 2, 4, 16)))
+        self._passed.clear()
+        await _either(self._passed.wait(), work)
         self.failures = None
 
 
