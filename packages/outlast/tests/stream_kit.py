@@ -103,15 +103,17 @@ class ScriptedModel:
         cut = self.cuts.popleft() if self.cuts else None
         self.open_streams += 1
         try:
-            for sent, event in enumerate(behind(self.events, prefix)):
+            # A cut may come behind the last event, too.
+            for sent, event in enumerate((*behind(self.events, prefix), None)):
                 if cut is not None and sent == cut.after:
                     self.is_cut = True
                     try:
                         await cut.action()
                     except StopAsyncIteration:
                         return
-                yield event
-                await (self.pause() if self.pause is not None else asyncio.sleep(0))
+                if event is not None:
+                    yield event
+                    await (self.pause() if self.pause is not None else asyncio.sleep(0))
         finally:
             self.open_streams -= 1
 
