@@ -181,6 +181,8 @@ def explain(error: OSError, path: str) -> str:
         case errno.EACCES | errno.EPERM:
             return f"no permission to read and write in {place}: change its owner or mode"
         case errno.ENOENT:
+            if os.path.isdir(place):
+                return f"{path} cannot be made, or was removed meanwhile: use another path"
             return f"{place} is gone: it was removed or unmounted"
         case errno.ENOTDIR | errno.EEXIST:
             return f"a part of {path} is a file, not a directory: use another path"
