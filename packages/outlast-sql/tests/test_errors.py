@@ -197,7 +197,7 @@ async def test_a_table_of_our_name_that_is_not_ours_is_refused(path: Path) -> No
     """And nothing is made beside it."""
     with Raw(path) as raw:
         raw.db.execute("CREATE TABLE outlast_scope (id)")
-        with pytest.raises(OutlastError, match="outlast_scope"):
+        with pytest.raises(ConfigurationError, match="has a table 'outlast_scope', but no version"):
             await set_up(path)
         assert raw.db.execute("SELECT name FROM sqlite_master").fetchall() == [("outlast_scope",)]
 
@@ -214,6 +214,17 @@ async def test_a_table_that_is_gone_is_told(path: Path) -> None:
     await driver.aclose()
     with pytest.raises(ConfigurationError, match="lost its table 'outlast_entry'"):
         await set_up(path)
+
+
+@pytest.mark.parametrize("create", [True, False])
+async def test_a_version_that_is_gone_is_told(path: Path, create: bool) -> None:
+    """To set up again would be no help, and is not what the error says."""
+    await set_up(path)
+    with Raw(path) as raw:
+        raw.db.execute("DELETE FROM outlast_schema")
+        raw.db.commit()
+        with pytest.raises(ConfigurationError, match="restore a backup"):
+            await set_up(path, create=create)
 
 
 @pytest.mark.parametrize("create", [True, False])

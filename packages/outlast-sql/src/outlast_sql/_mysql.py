@@ -195,7 +195,7 @@ class MysqlDriver(ServerDriver):
         if not held:
             raise UnavailableError(f"another process has been setting up {self._place} for long")
         try:
-            for statement in create_statements(_DIALECT(), if_not_exists=True):
+            for statement in create_statements(_DIALECT()):
                 try:
                     await link.run(statement)
                 except Exception as error:

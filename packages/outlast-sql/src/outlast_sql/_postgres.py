@@ -176,7 +176,7 @@ class PostgresDriver(ServerDriver):
         # One script is one transaction, and the lock lasts as long.
         script = [
             f"SELECT pg_advisory_xact_lock({_LOCK})",
-            *create_statements(_DIALECT(), if_not_exists=True),
+            *create_statements(_DIALECT()),
             _FIRST_VERSION,
         ]
         await self._on_link(lambda link: link.run(";\n".join(script)), lambda: False)

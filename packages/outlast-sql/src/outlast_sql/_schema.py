@@ -138,10 +138,9 @@ _scope_index("outlast_scope_parent", "parent", "kind", "id")
 _scope_index("outlast_scope_empty", "empty_since")
 
 
-def create_statements(dialect: Dialect, *, if_not_exists: bool = False) -> Iterator[str]:
-    """The statements that create all tables and indexes in ``dialect``."""
+def create_statements(dialect: Dialect) -> Iterator[str]:
+    """The statements that create what is missing of the tables and indexes in ``dialect``."""
     for table in metadata.sorted_tables:
-        yield str(CreateTable(table, if_not_exists=if_not_exists).compile(dialect=dialect))
+        yield str(CreateTable(table, if_not_exists=True).compile(dialect=dialect))
         for index in sorted(table.indexes, key=lambda index: str(index.name)):
-            create = CreateIndex(index, if_not_exists=if_not_exists)
-            yield str(create.compile(dialect=dialect))
+            yield str(CreateIndex(index, if_not_exists=True).compile(dialect=dialect))

@@ -315,16 +315,25 @@ def _version(db: Database) -> int | None:
         name
         for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
     }
-    if "outlast_schema" not in found:
-        return None
+    ours = metadata.tables.keys() & found
     missing = metadata.tables.keys() - found
-    if missing:
+    if not ours:
+        return None
+    if missing and "outlast_schema" in found:
         raise ConfigurationError(
             f"the database has lost its table {min(missing)!r}; restore a backup"
         )
-    version = db.execute("SELECT MAX(version) FROM outlast_schema").fetchone()[0]
+    version = None
+    if "outlast_schema" in found:
+        version = db.execute("SELECT MAX(version) FROM outlast_schema").fetchone()[0]
+    if version is None:
+        # They are made in one transaction, so no other process is about to add it.
+        raise ConfigurationError(
+            f"the database has a table {min(ours)!r}, but no version of outlast's tables in "
+            "'outlast_schema'; restore a backup, or move tables that are not outlast's elsewhere"
+        )
     try:
-        return None if version is None else index(version)
+        return index(version)
     except NOT_AS_WRITTEN as error:
         raise damaged("outlast_schema", error) from error
 
