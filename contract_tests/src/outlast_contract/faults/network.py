@@ -5,9 +5,11 @@ from types import TracebackType
 from typing import Any, Self
 
 import outlast
+from outlast_contract.expect import NotRun
+from outlast_contract.faults.endpoints import moved
 from outlast_contract.faults.proxy import Proxy, Script
 from outlast_contract.faults.wires import Address
-from outlast_contract.harness import Harness
+from outlast_contract.harness import Harness, UrlHarness
 
 
 class Network:
@@ -68,6 +70,17 @@ class Network:
     async def make(self, namespace: str, **options: Any) -> outlast.Backend:
         """A client behind the network, not open."""
         return await self._harness.open_through(namespace, self.addresses, **options)
+
+    def for_processes(self) -> UrlHarness:
+        """The store behind the network by a URL, for ``Workers``.
+
+        Raises:
+            NotRun: It has no URL.
+        """
+        if self._harness.url is None:
+            raise NotRun("needs Harness.url: child processes open the store by it")
+        url, options = moved(self._harness.url, self._harness.options, self.addresses)
+        return UrlHarness(url, **options)
 
     async def go_down(self) -> None:
         """Break all connections and refuse new ones."""
