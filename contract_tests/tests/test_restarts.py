@@ -202,6 +202,56 @@ def test_a_late_claim_may_supersede_the_newest_owner_but_lets_nobody_write() -> 
     assert caught.value.clause == "F2"
 
 
+SUPERSEDED: dict[str, Any] = {"error": "FencedError", "reason": "superseded"}
+
+
+def test_an_unanswered_claim_may_supersede_at_any_later_time() -> None:
+    """F10: its repetition was answered, and still it may come; then the owner claims again."""
+    play = Play().away().fail("claim", "OutcomeUnknownError", claim_id="aa").call("read")
+    play.call("claim", epoch=2, claim_id="aa").call("claim", epoch=3, claim_id="bb")
+    for mark in "123":
+        play.call("save_task_state", mark, epoch=3)
+    play.fail("save_task_state", mark="4", epoch=3, holder=("aa", 4), **SUPERSEDED)
+    play.call("claim", epoch=5, claim_id="cc").sees(state=state_of("t", "3")).history.check()
+
+
+@pytest.mark.parametrize(
+    ("holder", "says"),
+    [
+        (("bb", 5), "which was answered before"),
+        (("ee", 5), "which nobody sent"),
+        (("aa", 3), "epoch 3 of claim aa"),
+    ],
+)
+def test_nothing_but_an_unanswered_claim_may_supersede(holder: tuple[str, int], says: str) -> None:
+    """The store shows whose claim it holds, and its epoch must be newer."""
+    play = Play().away().fail("claim", "OutcomeUnknownError", claim_id="aa")
+    play.call("claim", epoch=2, claim_id="bb").call("claim", epoch=3, claim_id="cc")
+    play.fail("save_task_state", mark="1", epoch=3, holder=holder, **SUPERSEDED)
+    with pytest.raises(Violation, match=says) as caught:
+        play.history.check()
+    assert caught.value.clause == "F2"
+
+
+def test_an_owner_is_not_superseded_if_every_claim_was_answered() -> None:
+    play = Play().call("claim", epoch=2, claim_id="aa")
+    play.fail("save_task_state", mark="1", epoch=2, **SUPERSEDED)
+    with pytest.raises(Violation, match="every claim was answered") as caught:
+        play.history.check()
+    assert caught.value.clause == "F2"
+
+
+def test_reads_settle_what_was_not_answered() -> None:
+    """Applied, not applied, or overwritten so that nobody can tell."""
+    play = Play().away().fail("append_api_message", "OutcomeUnknownError", "1")
+    play.away().fail("append_api_message", "OutcomeUnknownError", "2")
+    play.away().fail("save_task_state", "OutcomeUnknownError", "3")
+    play.call("save_task_state", "4").sees("2", state=state_of("t", "4")).history.check()
+    fates = play.history.fates[TASK]
+    assert list(fates.values()) == ["not applied", "applied", "cannot be told"]
+    assert play.history.count(fate="applied") == 1
+
+
 def test_a_claim_of_a_run_returns_what_was_put() -> None:
     """F5: what it returns counts as read."""
     play = Play(RUN).call("put", "1")

@@ -5,9 +5,10 @@ on trying to write through its older claims.
 """
 
 import asyncio
+import hashlib
 import random
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
@@ -54,6 +55,8 @@ class Event(msgspec.Struct, frozen=True):
         error: Name of the error's class; empty if the call was done.
         is_stale: Whether the claim had been superseded before.
         seen: What a read, or the claim of a run, returned.
+        claim_id: Of a claim: the one that was sent.
+        holder: Of a refusal as superseded: the claim_id and the epoch that the store held then.
     """
 
     scope: Scope
@@ -68,11 +71,27 @@ class Event(msgspec.Struct, frozen=True):
     reason: str = ""
     is_stale: bool = False
     seen: Image | None = None
+    claim_id: str = ""
+    holder: tuple[str, int] | None = None
+
+    @property
+    def call(self) -> str:
+        """What was called, in words."""
+        mark = f" {self.mark}" if self.mark else ""
+        name = f" {self.claim_id[:6]}" if self.claim_id else ""
+        epoch = f"epoch {self.epoch}" if self.epoch else "no epoch"
+        return f"{self.name}{mark}{name} ({epoch}{', superseded' if self.is_stale else ''})"
+
+    @property
+    def ending(self) -> str:
+        """What came of it, in words."""
+        if not self.error:
+            return self.outcome
+        text = f"{self.outcome}, {self.error}"
+        return f"{text} ({self.message})" if self.message else text
 
     def __str__(self) -> str:
-        through = f"epoch {self.epoch}{', superseded' if self.is_stale else ''}"
-        ending = f"{self.error} ({self.message})" if self.error else "done"
-        return f"{self.began:.3f} {self.name} {self.mark} ({through}): {self.outcome}, {ending}"
+        return f"{self.began:.3f} {self.call}: {self.ending}"
 
 
 class Owner:
@@ -87,6 +106,7 @@ class Owner:
         removes: bool = True,
         writes_stale: bool = True,
         cancels: float = 0.0,
+        holder: Callable[[Scope], Awaitable[tuple[str, int] | None]] | None = None,
     ) -> None:
         """Own a scope that nobody else touches.
 
@@ -97,12 +117,16 @@ class Owner:
             removes: Whether messages are replaced and removed, too, instead of appended only.
             writes_stale: Whether superseded claims go on writing.
             cancels: The share of calls that are cancelled on their way.
+            holder: Asks the store past the contracts whose claim it holds: claim_id and epoch.
         """
         self.scope = scope
         self._clients = clients
         self._random = random.Random(f"{scope.id} {seed}")
         self._writes_stale = writes_stale
         self._cancels = cancels
+        self._holder = holder
+        # Long enough to be found in the bytes of a store.
+        self._tag = hashlib.sha256(f"{scope} {seed}".encode()).hexdigest()[:8]
         self._claims: list[tuple[outlast.Backend, outlast.Claim]] = []
         self._claiming: str | None = new_claim_id()
         self._steps = 0
@@ -148,7 +172,7 @@ class Owner:
         async def take() -> None:
             taken.append(await claim(client, self.scope, claim_id=claim_id))
 
-        event = await self._noted("claim", take())
+        event = await self._noted("claim", take(), claim_id=claim_id)
         if not taken:
             return event
         self._claims.append((client, taken[0]))
@@ -171,7 +195,7 @@ class Owner:
     async def _write(
         self, name: str, client: outlast.Backend, owned: outlast.Claim, *, is_stale: bool = False
     ) -> Event:
-        mark = str(self._steps)
+        mark = f"{self._tag}.{self._steps}"
         call = MUTATIONS[name].apply(client, self.scope.id, mark, owned)
         event = await self._noted(name, call, mark=mark, epoch=owned.epoch, is_stale=is_stale)
         if is_stale:
@@ -181,7 +205,9 @@ class Owner:
         elif event.outcome == "done" and not self._is_settled:
             self._is_settled, self._looks = True, True
         if event.reason:
-            # Only a store that lost fences refuses the newest claim: begin anew.
+            # A claim that came late took over, or the store lost fences: begin anew.
+            if self._holder is not None:
+                event = msgspec.structs.replace(event, holder=await self._holder(self.scope))
             self._claims.clear()
             self._claiming = new_claim_id()
         return event

@@ -27,6 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--calls", type=int, default=Round.calls, help="that each owner makes (default 80)"
     )
     group.add_argument(
+        "--first-owner",
+        type=int,
+        default=Round.first,
+        metavar="NUMBER",
+        help="number of the first owner (default 0): what one does depends on seed and number",
+    )
+    group.add_argument(
         "--fault",
         action="append",
         choices=(*KINDS, *KINDS_WITHIN),
@@ -53,6 +60,7 @@ def run_soak(
         calls=options.calls,
         kinds=tuple(options.fault or ()),
         cancels=options.cancels,
+        first=options.first_owner,
     )
     logging.getLogger("outlast").addHandler(logging.NullHandler())
     print(f"Works in namespaces {PREFIX}..., and removes what they hold.", file=stream)
@@ -71,15 +79,19 @@ def run_soak(
 
 def report(found: Finding, url: str) -> str:
     """What was found, for people: the clause, the calls, what was injected, how to repeat it."""
-    injected = "\n".join(f"  {line}" for line in found.injected) or "  nothing"
+    injected = "\n".join(f"  {_told(*one)}" for one in found.injected) or "  nothing"
     return printable(
         f"FAILED: {found.broken.clause}, in a round of seed {found.round.seed}\n"
         f"{found.broken.message}\n"
         f"injected:\n{injected}\n"
-        "Repeat this round, as short as it could be made; how calls meet faults depends on time, "
-        "so it may take some attempts:\n"
+        "Repeat this round, as short as it could be made; cancellations, and faults of a network, "
+        "meet calls in time, so with those it may take some attempts:\n"
         f"  outlast-contract {redact(url)!r} --minutes 0 {found.round.options}"
     )
+
+
+def _told(began: float, ended: float, what: str) -> str:
+    return f"{began:.3f}: {what}" if began == ended else f"{began:.3f} to {ended:.3f}: {what}"
 
 
 class _Screen:
@@ -89,20 +101,22 @@ class _Screen:
         self._stream = stream
         self._is_terminal = stream.isatty()
         self._began = time.monotonic()
-        self._rounds = self._calls = self._faults = self._unknown = 0
+        self._rounds = self._calls = self._faults = self._unknown = self._applied = 0
 
     @property
     def summary(self) -> str:
         seconds = time.monotonic() - self._began
         return (
             f"{self._rounds} rounds, {self._calls} calls, {self._faults} faults, "
-            f"{self._unknown} outcomes unknown, in {seconds:.0f} s"
+            f"{self._unknown} outcomes unknown ({self._applied} of them applied), "
+            f"in {seconds:.0f} s"
         )
 
     def told(self, one: Round, history: History) -> None:
         self._rounds += 1
         self._calls += history.count()
         self._unknown += history.count(outcome="unknown")
+        self._applied += history.count(outcome="unknown", fate="applied")
         self._faults += len(history.outages)
         if self._is_terminal:
             print(

@@ -144,11 +144,12 @@ class Failures:
 
     Attributes:
         how: As given.
+        after: How many calls it still lets through before.
         left: How many calls it still fails.
         failed: How many it has failed.
     """
 
-    def __init__(self, how: str, count: int, *, only: str | None = None) -> None:
+    def __init__(self, how: str, count: int, *, only: str | None = None, after: int = 0) -> None:
         """Fail ``count`` mutating calls (or calls of the one name ``only``).
 
         Args:
@@ -156,8 +157,10 @@ class Failures:
                 answered; ``refused``: certainly not applied; ``broken``: an error of another kind.
             count: How many.
             only: The name of a driver call.
+            after: How many of those calls pass before the first that fails.
         """
         self.how: str = how
+        self.after: int = after
         self._only = only
         self.left: int = count
         self.failed: int = 0
@@ -165,6 +168,9 @@ class Failures:
     async def __call__(self, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
         is_meant = name == self._only if self._only else name in MUTATING
         if not is_meant or not self.left:
+            return await call()
+        if self.after:
+            self.after -= 1
             return await call()
         self.left -= 1
         self.failed += 1
