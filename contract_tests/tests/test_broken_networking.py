@@ -143,6 +143,29 @@ class ComparesInTheClient(RedisDriver):
         return 1
 
 
+class AsksTwice(RedisDriver):
+    """What is read is read once more, to be sure."""
+
+    async def load(self, scope: Scope, log: str, *, last: int | None = None) -> list[Entry]:
+        await super().load(scope, log, last=last)
+        return await super().load(scope, log, last=last)
+
+
+class ReplacesInTwoSteps(RedisDriver):
+    """A log is replaced in two steps: its old entries go, and then the new ones come."""
+
+    async def replace(
+        self, scope: Scope, log: str, entries: Sequence[Entry], *, fence: Fence | None
+    ) -> None:
+        if fence is not None and entries:
+            first = Fence(fence.epoch, fence.claim_id, fence.seq, f"{fence.op}-0")
+            await super().replace(scope, log, [], fence=first)
+            later = Fence(fence.epoch, fence.claim_id, fence.seq + 1, fence.op)
+            await super().replace(scope, log, entries, fence=later)
+            return
+        await super().replace(scope, log, entries, fence=fence)
+
+
 class LeavesConnections(RedisDriver):
     """Closing forgets the connections instead of closing them."""
 
@@ -170,6 +193,11 @@ BROKEN: dict[type[RedisDriver], tuple[str, str]] = {
     RefusesItsOwnSuccess: ("a_broken_connection_costs_an_owner_nothing[save_task_input]", "E2"),
     ReadsNothing: ("a_store_that_is_away_is_unavailable", "E1"),
     ComparesInTheClient: ("a_late_request_changes_nothing[save_task_input]", "F2"),
+    AsksTwice: ("one_call_is_one_round_trip", "P1"),
+    ReplacesInTwoSteps: (
+        "a_process_killed_at_a_request_leaves_old_or_new[save_api_messages]",
+        "A1",
+    ),
     LeavesConnections: ("closing_closes_every_connection", "C7"),
     LetsErrorsOut: ("a_broken_connection_takes_one_claim[task]", "E2"),
 }

@@ -254,7 +254,6 @@ async def a_claim_with_a_lost_reply_is_one_claim(context: Context) -> None:
 @check("P1", "A9", needs=["driver"])
 async def one_call_is_one_step(context: Context) -> None:
     """Each mutation and each read is one call of the driver; so is an append to a long log."""
-    context.note("the requests below the driver are not counted: that needs a proxy", clause="P1")
     backend, driver = await _tampered(context)
     async with backend:
         task, run = Scope("task", context.new_id("task")), Scope("run", context.new_id("run"))
