@@ -11,6 +11,8 @@ import os
 import signal
 import socket
 import sys
+import time
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -39,9 +41,16 @@ def main() -> None:
 
 def _import(order: dict[str, Any]) -> None:
     try:
-        outlast.open_backend(order["url"], namespace=order["namespace"], **order["options"])
+        _backend(order)
     except OutlastError:
         return  # the workers will say so
+
+
+def _backend(order: dict[str, Any]) -> outlast.Backend:
+    options: dict[str, Any] = dict(order["options"])
+    if "checkpoint_ttl" in options:  # JSON knows seconds only
+        options["checkpoint_ttl"] = timedelta(seconds=options["checkpoint_ttl"])
+    return outlast.open_backend(order["url"], namespace=order["namespace"], **options)
 
 
 def _work(order: dict[str, Any]) -> None:
@@ -94,11 +103,7 @@ class Worker:
     async def _do(self, command: str, **options: Any) -> dict[str, Any]:
         match command:
             case "open":
-                self._backend = outlast.open_backend(
-                    self._order["url"],
-                    namespace=self._order["namespace"],
-                    **self._order["options"],
-                )
+                self._backend = _backend(self._order)
                 await self._backend.open()
                 return {}
             case "claim":
@@ -112,6 +117,14 @@ class Worker:
                 return await self._write(**options)
             case "own":
                 return await self._own(**options)
+            case "get":
+                point = await self._open.checkpoints.get(**options)
+                return {"text": point and point.text}
+            case "now":
+                return {"now": time.time()}
+            case "sweep":
+                swept = await self._open.sweep(older_than=timedelta(**options))
+                return {"tombstones": swept.tombstones}
             case _:
                 raise ValueError(command)
 

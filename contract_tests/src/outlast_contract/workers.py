@@ -27,7 +27,8 @@ Answer = dict[str, Any]
 class _Forker:
     """The process that forks workers; one for each process of the suite, started when needed."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._environment = environment or {}
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
         self._path: list[str] = []
@@ -45,15 +46,22 @@ class _Forker:
 
     def _start(self) -> subprocess.Popen[bytes]:
         # What this process can import, its workers can, however it came by its path.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        paths = os.pathsep.join(sys.path)
+        environment = {**os.environ, "PYTHONPATH": paths, **self._environment}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "outlast_contract._worker"],
             stdin=subprocess.PIPE,
             env=environment,
         )
         self._owner, self._path = os.getpid(), list(sys.path)
-        atexit.register(self._end, self._process, self._owner)
+        atexit.register(self.end)
         return self._process
+
+    def end(self) -> None:
+        """End the process, if this one has started it."""
+        atexit.unregister(self.end)
+        if self._process is not None:
+            self._end(self._process, self._owner)
 
     @staticmethod
     def _end(process: subprocess.Popen[bytes], owner: int) -> None:
@@ -158,12 +166,20 @@ class Worker:
 class Workers:
     """Makes workers for one check: ``async with Workers(harness, namespace) as workers:``."""
 
-    def __init__(self, harness: Harness, namespace: str, **options: Any) -> None:
+    def __init__(
+        self,
+        harness: Harness,
+        namespace: str,
+        *,
+        environment: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> None:
         """Let workers open the namespace by the harness's URL.
 
         Args:
             harness: One that has a ``url``.
             namespace: What they open.
+            environment: Further variables of their environment.
             options: Further keywords for ``outlast.open_backend``.
 
         Raises:
@@ -176,6 +192,7 @@ class Workers:
             "namespace": namespace,
             "options": {**harness.options, **options},
         }
+        self._forker = _Forker(environment) if environment else _forker
         self._folder = ""
         self._server: asyncio.Server | None = None
         self._waiting: dict[str, asyncio.Future[Worker]] = {}
@@ -200,13 +217,15 @@ class Workers:
             self._server.close()
             await self._server.wait_closed()
         shutil.rmtree(self._folder, ignore_errors=True)
+        if self._forker is not _forker:
+            await asyncio.to_thread(self._forker.end)
 
     async def spawn(self, *, opened: bool = True) -> Worker:
         """Make a worker, and let it open its backend."""
         token = secrets.token_hex(8)
         future: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
         self._waiting[token] = future
-        _forker.fork({**self._order, "token": token})
+        self._forker.fork({**self._order, "token": token})
         try:
             async with asyncio.timeout(_PATIENCE):
                 worker = await future
