@@ -17,11 +17,12 @@ from outlast.errors import (
     StaleWriteError,
     UnavailableError,
 )
-from outlast_contract.engine import Result, run_check_sync, select_checks
+from outlast_contract.engine import Result, Settings, run_check_sync, select_checks
 from outlast_contract.faults.endpoints import moved
 from outlast_contract.faults.wires import Address
 from outlast_contract.harness import UrlHarness
-from outlast_contract.servers import ServerUnavailable, shared_server
+from outlast_contract.servers import ServerUnavailable, shared_server, start_server
+from outlast_contract.stores.redis import RedisHarness
 from outlast_redis import RedisDriver
 from outlast_redis._answers import pack
 
@@ -211,9 +212,9 @@ def url() -> str:
         pytest.skip(f"NOT RUN: {error.reason}")
 
 
-def run(name: str, make: Callable[[], UrlHarness]) -> Result:
+def run(name: str, make: Callable[[], UrlHarness], settings: Settings | None = None) -> Result:
     (check,) = [one for one in select_checks(tiers=["faults"]) if one.name == name]
-    return run_check_sync(check, make)
+    return run_check_sync(check, make, settings)
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=[one.__name__ for one in BROKEN])
@@ -235,3 +236,44 @@ def test_the_same_checks_pass_a_driver_that_is_right(url: str, name: str) -> Non
     """Nothing but the defects makes them fail."""
     result = run(name, lambda: Harness(url))
     assert result.status == "passed", result
+
+
+class KeepsQuiet(RedisDriver):
+    """What the server has no room for is dropped without a word."""
+
+    async def append(
+        self,
+        scope: Scope,
+        log: str,
+        entries: Sequence[Entry],
+        *,
+        fence: Fence | None,
+        present: Sequence[str] = (),
+    ) -> list[Entry]:
+        try:
+            return await super().append(scope, log, entries, fence=fence, present=present)
+        except UnavailableError:
+            return []
+
+
+@pytest.mark.parametrize("broken", [RedisDriver, KeepsQuiet])
+def test_a_driver_that_drops_what_there_is_no_room_for_is_found(
+    broken: type[RedisDriver],
+) -> None:
+    """On a server of its own, which may be told to take no more; and a right one passes."""
+
+    class FullHarness(RedisHarness, Harness):
+        driver_class = broken
+
+    try:
+        server = start_server("redis")
+    except ServerUnavailable as error:
+        pytest.skip(f"NOT RUN: {error.reason}")
+    with server:
+        result = run(
+            "a_server_without_room_says_so",
+            lambda: FullHarness(server.url),
+            Settings(server_faults=True),
+        )
+    wanted = ("passed", None) if broken is RedisDriver else ("failed", "E2")
+    assert (result.status, result.clause) == wanted, result

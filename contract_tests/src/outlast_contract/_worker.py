@@ -8,6 +8,7 @@ told, one line of JSON after the other.
 import asyncio
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -120,6 +121,9 @@ class Worker:
             case "get":
                 point = await self._open.checkpoints.get(**options)
                 return {"text": point and point.text}
+            case "limit":
+                _limit(**options)
+                return {}
             case "now":
                 return {"now": time.time()}
             case "sweep":
@@ -172,6 +176,12 @@ class Worker:
                 return {**_told(error), "refused": number}
             self._say({"done": number})
             number += 1
+
+
+def _limit(file_size: int | None) -> None:
+    # Python ignores the signal, so a write beyond the limit fails as on a full disk.
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most if file_size is None else file_size, most))
 
 
 def _scope(kind: str, id: str) -> Scope:

@@ -115,7 +115,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         return run_soak(options, make_harness, settings.seed, sys.stdout)
     print(f"Works in namespaces oc-{settings.run}-..., and removes what they hold.")
     if options.server_faults:
-        names = ", ".join(make_harness().server_faults()) or "nothing: no such fault is known"
+        harness = make_harness()
+        found = [*harness.server_faults(), *(f"no {name}" for name in harness.shortages())]
+        names = ", ".join(found) or "nothing: no such fault is known"
         print(f"Does to the whole server: {names}")
     # What backends log is part of what is checked; it would only tear the progress line.
     logging.getLogger("outlast").addHandler(logging.NullHandler())

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Any, ClassVar, Protocol
 
@@ -133,6 +134,13 @@ class Harness:
         it allows at any time: by name, such as ``SCRIPT FLUSH``.
 
         A command that was given a URL does it only with ``--server-faults``.
+        """
+        return {}
+
+    def shortages(self) -> Mapping[str, Callable[[], AbstractAsyncContextManager[object]]]:
+        """What the server can be made to lack, by name, such as ``memory``: inside the context
+        there is no room for anything new. The suite does it to servers that it has started, and to
+        others only with ``--server-faults``.
         """
         return {}
 

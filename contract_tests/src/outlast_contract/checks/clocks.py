@@ -3,7 +3,7 @@
 import contextlib
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -63,7 +63,7 @@ class _Clock:
 
 
 @contextlib.asynccontextmanager
-async def _elsewhere(context: Context, **options: float) -> AsyncIterator[tuple[_Clock, Worker]]:
+async def _elsewhere(context: Context, **options: float) -> AsyncGenerator[tuple[_Clock, Worker]]:
     """A process with a clock of its own."""
     with tempfile.TemporaryDirectory(prefix="outlast-contract-") as folder:
         clock = _Clock(folder)

@@ -1,6 +1,7 @@
 """Redis, Valkey and Redis Cluster, read with redis-py."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -25,6 +26,26 @@ class RedisHarness(UrlHarness):
         """The server forgets all scripts."""
         return {"SCRIPT FLUSH": self._flush_scripts}
 
+    def shortages(self) -> Mapping[str, Callable[[], AbstractAsyncContextManager[object]]]:
+        """A server, not a cluster, takes no more memory."""
+        return {} if self._is_cluster else {"memory": self._without_memory}
+
+    @asynccontextmanager
+    async def _without_memory(self) -> AsyncGenerator[None]:
+        client = self._client()
+        try:
+            before = await client.config_get("maxmemory", "maxmemory-policy")
+            # First of all, so that nobody's keys are evicted.
+            await client.config_set("maxmemory-policy", "noeviction")
+            try:
+                await client.config_set("maxmemory", 1)
+                yield
+            finally:
+                for name in ("maxmemory", "maxmemory-policy"):
+                    await client.config_set(name, before[name])
+        finally:
+            await client.aclose()
+
     async def _flush_scripts(self) -> None:
         client = self._client()
         try:
@@ -32,16 +53,19 @@ class RedisHarness(UrlHarness):
         finally:
             await client.aclose()
 
+    @property
+    def _is_cluster(self) -> bool:
+        parts = urlsplit(self.url or "")
+        named = parts.scheme.endswith("+cluster") or "&cluster=true&" in f"&{parts.query}&"
+        return named or bool(self.options.get("cluster"))
+
     def _client(self) -> Any:
         parts = urlsplit(self.url or "")
-        scheme, _, variant = parts.scheme.partition("+")
+        scheme = parts.scheme.partition("+")[0]
         plain = urlunsplit((scheme.replace("valkey", "redis"), parts.netloc, parts.path, "", ""))
-        query = f"&{parts.query}&"
         authorities = self.options.get("ssl_ca_certs")
         settings = {"ssl_ca_certs": authorities} if authorities else {}
-        kind: Any = Redis
-        if variant == "cluster" or "&cluster=true&" in query or self.options.get("cluster"):
-            kind = RedisCluster
+        kind: Any = RedisCluster if self._is_cluster else Redis
         return kind.from_url(plain, **settings)
 
 
