@@ -1,7 +1,9 @@
-"""What clients leave behind: connections, tasks, threads, descriptors (C7, C8)."""
+"""What clients leave behind: connections, tasks, threads, descriptors, temporary files (C7, C8)."""
 
 import asyncio
 import gc
+import os
+import tempfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +16,7 @@ from outlast_contract.expect import error_of, eventually, expect
 from outlast_contract.faults import BROKEN, Fault, Hold
 from outlast_contract.faults.network import Network
 from outlast_contract.mutations import MUTATIONS, claim, fill, image
+from outlast_contract.workers import Workers
 
 _WITHIN: Final = 10.0
 """Seconds in which what is closed must be gone."""
@@ -66,6 +69,24 @@ async def closing_closes_every_connection(context: Context) -> None:
         await before.expect_no_more()
     finally:
         gc.enable()
+
+
+@check("C7", tier="faults", needs=["same store in processes"])
+async def a_process_leaves_no_temporary_file(context: Context) -> None:
+    """What a client puts into the directory for temporary files is gone when it is closed."""
+    with tempfile.TemporaryDirectory(prefix="outlast-contract-") as folder:
+        environment = {"TMPDIR": folder}
+        async with Workers(context.harness, context.namespace, environment=environment) as workers:
+            worker = await workers.spawn()
+            for mutation in MUTATIONS.values():
+                name = context.new_id(mutation.kind)
+                await worker.done("claim", kind=mutation.kind, id=name)
+                first = "put" if mutation.kind == "run" else "save_task_state"
+                for one in (first, mutation.name):
+                    await worker.done("apply", mutation=one, id=name, mark="m", owned=True)
+            await worker.end()
+            left = await asyncio.to_thread(os.listdir, folder)
+            expect(not left, f"a process that closed its client left {left} in TMPDIR")
 
 
 @check("C8", "C7", tier="faults", needs=["endpoints"])
