@@ -3,15 +3,14 @@
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
-from urllib.parse import quote
 
 from redis.asyncio import Redis, RedisCluster
 
 import outlast
+import outlast_contract.stores.redis
 from outlast.driver import Fence
-from outlast_contract import Harness
 from outlast_contract.faults.wires import Address
 from outlast_contract.harness import Endpoints
 from outlast_contract.servers import Server, shared_server
@@ -43,53 +42,18 @@ def client_of(server: Server, **options: Any) -> "Redis | RedisCluster":
     return Redis(host=host, port=port, **options)
 
 
-async def raw(client: "Redis | RedisCluster", namespace: str) -> AsyncIterator[tuple[str, bytes]]:
-    """Every key of a namespace, with all that it holds."""
-    tag = quote(namespace, safe="").encode()
-    async for key in client.scan_iter(match="*", count=1000):
-        if not key.startswith((b"outlast:{" + tag + b".", b"outlast:{" + tag + b"}")):
-            continue
-        kind = await client.type(key)
-        held: Any
-        match kind:
-            case b"hash":
-                held = await client.hgetall(key)
-            case b"list":
-                held = await client.lrange(key, 0, -1)
-            case b"zset":
-                held = await client.zrange(key, 0, -1, withscores=True)
-            case _:
-                held = await client.get(key)
-        yield key.decode("latin-1"), repr(held).encode()
-
-
-class RedisHarness(Harness):
+class RedisHarness(outlast_contract.stores.redis.RedisHarness):
     """The shared Redis server, by URL."""
 
     kind: ClassVar[str] = "redis"
-    url = "redis://"  # Known once it runs.
+
+    def __init__(self) -> None:
+        super().__init__("redis://")  # Known once it runs.
 
     async def start(self) -> None:
         self.server = await asyncio.to_thread(shared_server, self.kind)
         self.url = self.server.url
         self.server_kind = self.kind
-
-    def server_faults(self) -> Mapping[str, Callable[[], Awaitable[object]]]:
-        return {"SCRIPT FLUSH": self._forget_scripts}
-
-    async def _forget_scripts(self) -> None:
-        client = client_of(self.server)
-        try:
-            await client.script_flush()
-        finally:
-            await client.aclose()
-
-    async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
-        client = client_of(self.server)
-        try:
-            return [found async for found in raw(client, namespace)]
-        finally:
-            await client.aclose()
 
 
 class ValkeyHarness(RedisHarness):
@@ -132,6 +96,9 @@ class DecodingHarness(RedisHarness):
     async def start(self) -> None:
         await super().start()
         self.url = None
+
+    async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
+        return await outlast_contract.stores.redis.RedisHarness(self.server.url).raw(namespace)
 
     def endpoints(self) -> Endpoints:
         return Endpoints(tuple(self.server.addresses), "redis")

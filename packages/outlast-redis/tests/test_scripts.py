@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 from redis.asyncio.cluster import key_slot  # pyright: ignore[reportPrivateImportUsage]
-from redis_support import Owner, claim_id, raw
+from redis_support import Owner, claim_id
 
 from outlast.driver import MAX_EPOCH, Entry, Fence, Index, Scope, Where
 from outlast.errors import (
     CorruptDataError,
     FencedError,
 )
+from outlast_contract.stores.redis import keys_of
 from outlast_redis import RedisDriver
 from outlast_redis._keys import BUCKETS, Keys
 
@@ -63,11 +64,11 @@ async def test_a_key_of_another_type_fails_a_mutation_whole(
         await client.rpush(named[spoiled], "x")  # type: ignore[misc]
     else:
         await client.set(named[spoiled], "x")
-    before = {key: held async for key, held in raw(client, namespace)}
+    before = {key: held async for key, held in keys_of(client, namespace)}
     try:
         await MUTATIONS[name](driver, fence)
     except CorruptDataError:
-        after = {key: held async for key, held in raw(client, namespace)}
+        after = {key: held async for key, held in keys_of(client, namespace)}
         # What was put aside belongs to nobody, and is swept.
         assert {key: after[key] for key in after if ":staged" not in key} == {
             key: before[key] for key in before if ":staged" not in key
@@ -157,7 +158,7 @@ async def test_no_key_expires(driver: RedisDriver, client: Redis, namespace: str
     for name, mutation in MUTATIONS.items():
         if name != "claim":
             await mutation(driver, owner.fence())
-            keys = [key.encode("latin-1") async for key, _ in raw(client, namespace)]
+            keys = [key.encode("latin-1") async for key, _ in keys_of(client, namespace)]
             assert keys
             assert {await client.ttl(key) for key in keys} == {-1}
 

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 from redis.asyncio import Redis
-from redis_support import Open, Owner, claim_id, raw
+from redis_support import Open, Owner, claim_id
 
 from outlast.driver import Entry, Scope
 from outlast.errors import FencedError, UnavailableError
 from outlast_contract.servers import Server
+from outlast_contract.stores.redis import keys_of
 from outlast_redis import RedisDriver, _scripts
 from outlast_redis._keys import Keys
 
@@ -24,7 +25,7 @@ async def owned(driver: RedisDriver) -> Owner:
 
 
 async def staged(client: Redis, namespace: str) -> list[str]:
-    return [key async for key, _ in raw(client, namespace) if ":staged" in key]
+    return [key async for key, _ in keys_of(client, namespace) if ":staged" in key]
 
 
 async def test_a_long_list_replaces_the_log(

@@ -17,8 +17,7 @@ class RedisHarness(UrlHarness):
         """Every key of the namespace, with all that it holds."""
         client = self._client()
         try:
-            tag = quote(namespace, safe="")
-            return [found async for found in _keys(client, tag)]
+            return [found async for found in keys_of(client, namespace)]
         finally:
             await client.aclose()
 
@@ -69,7 +68,9 @@ class RedisHarness(UrlHarness):
         return kind.from_url(plain, **settings)
 
 
-async def _keys(client: Any, tag: str) -> AsyncIterator[tuple[str, bytes]]:
+async def keys_of(client: Any, namespace: str) -> AsyncIterator[tuple[str, bytes]]:
+    """Every key of a namespace, with all that it holds, read with a client of redis-py."""
+    tag = quote(namespace, safe="")
     escaped = "".join(f"\\{letter}" if letter in "*?[]\\" else letter for letter in tag)
     beginnings = (f"outlast:{{{tag}.".encode(), f"outlast:{{{tag}}}".encode())
     async for key in client.scan_iter(match=f"outlast:{{{escaped}*", count=1000):
@@ -88,4 +89,4 @@ async def _keys(client: Any, tag: str) -> AsyncIterator[tuple[str, bytes]]:
         yield key.decode("latin-1"), repr(held).encode()
 
 
-__all__ = ["RedisHarness"]
+__all__ = ["RedisHarness", "keys_of"]
