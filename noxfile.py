@@ -142,6 +142,15 @@ def mutants(session: nox.Session) -> None:
 
 
 @nox.session
+def seeds(session: nox.Session) -> None:
+    """Find each broken backend with 20 seeds; the correct one passes with 200."""
+    install_all(session, *TEST_TOOLS)
+    chosen = "test_the_named_clause_fails or test_the_correct_backend_passes"
+    module = "contract_tests/tests/test_broken_backends.py"
+    pytest(session, "--timeout=1200", "-k", chosen, module, processes=4, OUTLAST_TEST_SEEDS="20")
+
+
+@nox.session
 def quick(session: nox.Session) -> None:
     """Run what needs no server and takes little time: under 90 seconds.
 
