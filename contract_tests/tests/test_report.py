@@ -9,7 +9,7 @@ import pytest
 from outlast_contract import Report
 from outlast_contract.clauses import CLAUSES, GROUPS, HEADLINES, clause_key
 from outlast_contract.engine import Check, Result, select_checks
-from outlast_contract.report import printable
+from outlast_contract.printing import printable
 
 
 async def nothing(context: Any) -> None:

@@ -94,6 +94,15 @@ CLAUSES: Final[Mapping[str, str]] = {
     "P1": "One step, one round trip",
 }
 
+LEVELS: Final[tuple[tuple[str, str], ...]] = (
+    ("complete", "".join(GROUPS)),
+    ("fencing, atomicity, cleanup", "FASC"),
+    ("fencing, atomicity", "FAS"),
+    ("fencing", "F"),
+)
+"""What a backend may call itself, best first, each with the groups of which every clause that has a
+check must have been verified."""
+
 OUT_OF_REACH: Final[Mapping[str, str]] = {
     "C9": "there is no maintenance operation to run yet",
 }
@@ -105,4 +114,4 @@ def clause_key(clause: str) -> tuple[int, int]:
     return list(GROUPS).index(clause[0]), int(clause[1:])
 
 
-__all__ = ["CLAUSES", "GROUPS", "HEADLINES", "OUT_OF_REACH", "clause_key"]
+__all__ = ["CLAUSES", "GROUPS", "HEADLINES", "LEVELS", "OUT_OF_REACH", "clause_key"]

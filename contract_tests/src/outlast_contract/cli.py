@@ -5,7 +5,7 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -16,10 +16,13 @@ from outlast_contract._interrupts import run_in_own_loop
 from outlast_contract.clauses import CLAUSES
 from outlast_contract.engine import TIERS, Check, Result, Settings, select_checks
 from outlast_contract.harness import Harness
-from outlast_contract.report import Report, printable, summary
+from outlast_contract.printing import printable
+from outlast_contract.report import Report, summary
+from outlast_contract.report_files import FORMATS, secrets_of, written
 from outlast_contract.runner import run_suite
 from outlast_contract.soak_command import add_arguments, run_soak
 from outlast_contract.stores import harness_for
+from outlast_contract.versions import store_versions
 
 _COLOURS = {"verified": "32", "failed": "1;31", "not run": "33", "head": "1"}
 _MARKS = {"passed": "pass", "failed": "FAIL", "not run": "NOT RUN"}
@@ -63,6 +66,12 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report as JSON")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write the report as JUnit XML")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="write the report as a page for a browser"
+    )
+    parser.add_argument(
+        "--badge", type=Path, metavar="FILE", help="write a badge for a README, as SVG"
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="one line for each check")
     add_arguments(parser)
     parser.add_argument("--version", action="version", version=f"outlast-contract {__version__}")
@@ -93,7 +102,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         value = getattr(options, name)
         if value is not None and value < 1:
             parser.error(f"--{name} must be at least 1")
-    for name in ("json", "junit"):
+    for name in FORMATS:
         path = getattr(options, name)
         if path is not None and not path.parent.is_dir():
             parser.error(f"--{name} {path}: there is no directory {path.parent}")
@@ -107,12 +116,12 @@ def _run(arguments: Sequence[str] | None) -> int:
     checks = select_checks(tiers=options.tier or TIERS, clauses=clauses)
     make_harness = harness_for(options.url)
     try:
-        run_in_own_loop(lambda: _try(make_harness(), settings.run))
+        versions = run_in_own_loop(lambda: _try(make_harness(), settings.run))
     except OutlastError as error:
         print(f"outlast-contract: {printable(str(error))}", file=sys.stderr)
         return 2
     if options.minutes is not None:
-        return run_soak(options, make_harness, settings.seed, sys.stdout)
+        return run_soak(options, make_harness, settings.seed, sys.stdout, versions)
     print(f"Works in namespaces oc-{settings.run}-..., and removes what they hold.")
     if options.server_faults:
         harness = make_harness()
@@ -127,28 +136,27 @@ def _run(arguments: Sequence[str] | None) -> int:
         checks=checks,
         settings=settings,
         subject=redact(options.url),
+        versions=versions,
+        secrets=secrets_of(options.url),
         before=screen.before,
         after=screen.after,
     )
     screen.show(report)
-    for path, text in ((options.json, report.to_json), (options.junit, report.to_junit)):
-        if path is not None:
-            try:
-                path.write_text(text(), encoding="utf-8")
-            except OSError as error:
-                reason = f"the report cannot be written to {path}: {error.strerror}"
-                print(f"outlast-contract: {reason}", file=sys.stderr)
-                return 2
+    if not written(report, options):
+        return 2
     return 0 if report.is_success else 1
 
 
-async def _try(harness: Harness, run: str) -> None:
-    """Open the store once, so that a bad URL is said at once and not by every check."""
+async def _try(harness: Harness, run: str) -> Mapping[str, str]:
+    """Open the store once, so that a bad URL is said at once and not by every check, and ask what
+    versions it has.
+    """
     await harness.start()
     try:
         namespace = f"oc-{run}-{secrets.token_hex(6)}"
         async with await harness.open(namespace) as backend:
             await backend.ping()
+            return await store_versions(harness, backend)
     finally:
         await harness.stop()
 
@@ -205,6 +213,7 @@ class Screen:
             verdict, style = "NOT RUN: nothing was executed", "failed"
         else:
             verdict, style = "No clause failed.", "verified"
+        self._print(f"Level: {report.level}")
         self._print(self._paint(verdict, style))
 
     def _paint(self, text: str, style: str) -> str:

@@ -25,6 +25,7 @@ from outlast_contract.clauses import CLAUSES
 from outlast_contract.expect import NotRun, Violation
 from outlast_contract.faults.network import Network
 from outlast_contract.harness import Harness
+from outlast_contract.recording import NOTHING, Recording, recorded, watched
 
 Tier = Literal["contract", "race", "faults"]
 TIERS: Final[tuple[Tier, ...]] = ("contract", "race", "faults")
@@ -137,6 +138,7 @@ class Result:
         notes: Parts that were not run although the check passed: clause (or empty) and reason.
         seconds: How long it took.
         trace: Where an unexpected error came from.
+        recording: What was injected; the calls, too, if it failed.
     """
 
     check: Check
@@ -146,6 +148,7 @@ class Result:
     notes: tuple[tuple[str, str], ...] = ()
     seconds: float = 0.0
     trace: str = ""
+    recording: Recording = NOTHING
 
 
 _registry: dict[str, Check] = {}
@@ -271,8 +274,8 @@ class Context:
         """A new client, not open; the check closes it."""
         name = self.namespace if namespace is None else namespace
         if options:
-            return await self.harness.open_with(name, **options)
-        return await self.harness.open(name)
+            return watched(await self.harness.open_with(name, **options))
+        return watched(await self.harness.open(name))
 
     async def open_many(self, count: int) -> list[outlast.Backend]:
         """Several clients of the check's namespace."""
@@ -358,7 +361,13 @@ def _is_default(harness: type[Harness], method: str) -> bool:
 
 async def run_check(check: Check, harness: Harness, settings: Settings | None = None) -> Result:
     """Run one check against a harness, and remove what it stored."""
-    settings = settings or Settings()
+    with recorded() as recorder:
+        result = await _run(check, harness, settings or Settings())
+        recording = recorder.recording(with_calls=result.status == "failed")
+    return replace(result, recording=recording)
+
+
+async def _run(check: Check, harness: Harness, settings: Settings) -> Result:
     context = Context(harness, check, settings)
     started = time.monotonic()
     status: Status = "passed"

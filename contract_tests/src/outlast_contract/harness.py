@@ -144,6 +144,10 @@ class Harness:
         """
         return {}
 
+    async def versions(self) -> Mapping[str, str]:
+        """What the report should name beside the client library, such as the server's version."""
+        return {}
+
     async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
         """Everything that the store holds for ``namespace``, past the adapter.
 

@@ -1,15 +1,17 @@
 """What the results of checks say about each clause, and how that is shown."""
 
 import json
-import platform
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Final, Literal
 
-from outlast_contract.clauses import CLAUSES, GROUPS, HEADLINES, OUT_OF_REACH
+from outlast_contract.clauses import CLAUSES, GROUPS, HEADLINES, LEVELS, OUT_OF_REACH
 from outlast_contract.engine import Result, all_checks
+from outlast_contract.latency import latency
+from outlast_contract.printing import printable
+from outlast_contract.versions import versions as own_versions
 
 ClauseStatus = Literal["verified", "failed", "not run"]
 
@@ -49,13 +51,60 @@ class Report:
         results: Of each check, in the order in which they were run.
         subject: What was tested, such as a store URL without its secrets.
         seed: Of the run.
+        versions: Of what took part, by name.
+        began: When the run did.
     """
 
-    def __init__(self, results: Iterable[Result], *, subject: str = "", seed: int = 0) -> None:
-        """Sum up results."""
-        self.results: tuple[Result, ...] = tuple(results)
+    def __init__(
+        self,
+        results: Iterable[Result],
+        *,
+        subject: str = "",
+        seed: int = 0,
+        versions: Mapping[str, str] | None = None,
+        began: datetime | None = None,
+        secrets: Iterable[str] = (),
+    ) -> None:
+        """Sum up results.
+
+        Args:
+            results: Of each check.
+            subject: What was tested; shown as it is.
+            seed: Of the run.
+            versions: Beside those of Python and the suite, which are added.
+            began: When the run did; aware.
+            secrets: Texts that no report may show, wherever a backend has put them.
+        """
+        hidden = sorted({text for text in secrets if text}, key=len, reverse=True)
+        self.results: tuple[Result, ...] = tuple(_cleaned(one, hidden) for one in results)
         self.subject = subject
         self.seed = seed
+        self.versions: Mapping[str, str] = {**own_versions(), **(versions or {})}
+        self.began = began
+
+    @property
+    def level(self) -> str:
+        """What the executed clauses make of the backend: one of `LEVELS`, or ``partial``,
+        ``failed`` or ``not run``.
+        """
+        if self.failed:
+            return "failed"
+        if not self.executed:
+            return "not run"
+        open_groups = {
+            name[0]
+            for name, clause in self.clauses.items()
+            if clause.status == "not run" and name not in OUT_OF_REACH
+        }
+        for name, groups in LEVELS:
+            if open_groups.isdisjoint(groups):
+                return name
+        return "partial"
+
+    @property
+    def verified(self) -> int:
+        """How many clauses were."""
+        return sum(clause.status == "verified" for clause in self.clauses.values())
 
     @property
     def clauses(self) -> Mapping[str, Clause]:
@@ -130,9 +179,16 @@ class Report:
         return {
             "subject": self.subject,
             "seed": self.seed,
+            "began": None if self.began is None else self.began.isoformat(timespec="seconds"),
             "success": self.is_success,
-            "versions": versions(),
+            "level": self.level,
+            "versions": dict(self.versions),
             "headlines": {name: self.headline(groups)[0] for name, groups in HEADLINES},
+            "summary": {
+                name: dict(zip(("verdict", "text"), self.headline(groups), strict=True))
+                for name, groups in HEADLINES
+            },
+            "latency": latency(self.results),
             "clauses": [
                 {
                     "id": clause.id,
@@ -158,6 +214,29 @@ class Report:
                     "detail": result.detail,
                     "notes": [text for _, text in result.notes],
                     "seconds": round(result.seconds, 4),
+                    "trace": result.trace,
+                    "injected": {
+                        "strikes": result.recording.strikes,
+                        "first": [
+                            {
+                                "what": one.what,
+                                "began": round(one.began, 6),
+                                "ended": round(one.ended, 6),
+                            }
+                            for one in result.recording.injected
+                        ],
+                    },
+                    "calls": {
+                        "omitted": result.recording.omitted,
+                        "last": [
+                            {
+                                **one._asdict(),
+                                "began": round(one.began, 6),
+                                "ended": round(one.ended, 6),
+                            }
+                            for one in result.recording.calls
+                        ],
+                    },
                 }
                 for result in self.results
             ],
@@ -236,20 +315,26 @@ class Report:
         return found
 
 
-def printable(text: str) -> str:
-    """``text`` with what terminals and XML cannot carry written as escapes."""
-    return "".join(one if one in "\n\t" or one.isprintable() else ascii(one)[1:-1] for one in text)
+def _cleaned(result: Result, secrets: Sequence[str]) -> Result:
+    """The result without any of the secrets."""
+    if not secrets:
+        return result
 
+    def clean(text: str) -> str:
+        for secret in secrets:
+            text = text.replace(secret, "***")
+        return text
 
-def versions() -> dict[str, str]:
-    """Versions of what took part."""
-    found = {"python": platform.python_version(), "platform": platform.platform()}
-    for name in ("outlast", "outlast-contract"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+    calls = tuple(
+        one._replace(what=clean(one.what), error=clean(one.error)) for one in result.recording.calls
+    )
+    return replace(
+        result,
+        detail=clean(result.detail),
+        trace=clean(result.trace),
+        notes=tuple((clause, clean(text)) for clause, text in result.notes),
+        recording=result.recording._replace(calls=calls),
+    )
 
 
 def summary(results: Sequence[Result]) -> str:
@@ -263,4 +348,4 @@ def summary(results: Sequence[Result]) -> str:
     return f"checks: {parts} in {seconds:.1f} s"
 
 
-__all__ = ["Clause", "ClauseStatus", "Report", "printable", "summary", "versions"]
+__all__ = ["Clause", "ClauseStatus", "Report", "summary"]

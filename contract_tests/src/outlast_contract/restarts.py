@@ -25,6 +25,7 @@ from outlast_contract.expect import Violation
 from outlast_contract.harness import Harness, ServerControls, UrlHarness
 from outlast_contract.outages import History
 from outlast_contract.owners import Event, Owner
+from outlast_contract.recording import begun, watched
 from outlast_contract.workers import Worker, Workers
 
 _PATIENCE: Final = 60.0
@@ -73,7 +74,9 @@ async def survive_restarts(
     namespace = f"restarts-{secrets.token_hex(6)}"
     async with contextlib.AsyncExitStack() as stack:
         clients = [
-            await stack.enter_async_context(await harness.open_with(namespace, timeout=timeout))
+            await stack.enter_async_context(
+                watched(await harness.open_with(namespace, timeout=timeout))
+            )
             for _ in range(2)
         ]
         declared = clients[0].capabilities
@@ -182,12 +185,14 @@ class _Load:
         gone = time.monotonic()
         outages = self._history.outages
         outages.append((gone, math.inf))
+        end = begun("server killed (SIGKILL), and started again")
         await asyncio.to_thread(server.kill, node)
         if until_felt:
             await self._until(lambda: self._is_felt(gone), "a call failed, or none needs the node")
         await asyncio.to_thread(server.restart, node)
         self._back = time.monotonic()
         outages[-1] = (gone, self._back)
+        end()
 
     async def end(self, clients: Sequence[outlast.Backend], seed: int) -> None:
         """Look at what is left, through claims that settle whatever was not answered."""

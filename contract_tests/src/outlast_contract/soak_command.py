@@ -3,14 +3,19 @@
 import argparse
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import TextIO
 
 from outlast.url import redact
 from outlast_contract._interrupts import run_in_own_loop
+from outlast_contract.engine import Check, Result
 from outlast_contract.harness import Harness
 from outlast_contract.outages import History
-from outlast_contract.report import printable
+from outlast_contract.printing import printable
+from outlast_contract.recording import NOTHING, Call, Injected, Recording
+from outlast_contract.report import Report
+from outlast_contract.report_files import secrets_of, written
 from outlast_contract.soak import KINDS, KINDS_WITHIN, PREFIX, Finding, Round, soak
 
 
@@ -51,9 +56,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_soak(
-    options: argparse.Namespace, make_harness: Callable[[], Harness], seed: int, stream: TextIO
+    options: argparse.Namespace,
+    make_harness: Callable[[], Harness],
+    seed: int,
+    stream: TextIO,
+    versions: Mapping[str, str],
 ) -> int:
     """Run it and return the exit code."""
+    began, started = datetime.now(UTC), time.monotonic()
     first = Round(
         seed=seed,
         owners=options.owners,
@@ -70,11 +80,60 @@ def run_soak(
     )
     screen.clear()
     subject = redact(options.url)
+    text = f"No clause failed on {subject}: {screen.summary}"
+    print(text if found is None else report(found, options.url), file=stream)
+    sum_up = Report(
+        [result_of(found, seconds=time.monotonic() - started, note=screen.summary)],
+        subject=subject,
+        seed=seed,
+        versions=versions,
+        began=began,
+        secrets=secrets_of(options.url),
+    )
+    if not written(sum_up, options):
+        return 2
+    return 0 if found is None else 1
+
+
+async def _play(context: object) -> None:
+    """What a check would do; the command does it."""
+
+
+def result_of(found: Finding | None, *, seconds: float, note: str) -> Result:
+    """The whole soak as one check."""
+    clauses = ("F1", "F2", "F5", "F13", "D1", "E2", "E6", "C8")
+    title = "Random owners, cancelled calls and random faults leave a history that is allowed."
+    check = Check("random_owners", clauses, "faults", title, _play)
     if found is None:
-        print(f"No clause failed on {subject}: {screen.summary}", file=stream)
-        return 0
-    print(report(found, options.url), file=stream)
-    return 1
+        return Result(check, "passed", notes=(("", note),), seconds=seconds)
+    return Result(
+        check,
+        "failed",
+        found.broken.clause or clauses[0],
+        f"{found.broken.message}\nrepeat: outlast-contract URL --minutes 0 {found.round.options}",
+        seconds=seconds,
+        recording=recording_of(found),
+    )
+
+
+def recording_of(found: Finding) -> Recording:
+    """The calls of the owner that shows it, and what was injected meanwhile."""
+    history = found.history
+    if history.broken is None:
+        return NOTHING
+    scope, last = history.broken
+    events = history.events[scope][: last + 1]
+    origin = events[0].began
+    calls = tuple(
+        Call(1, event.call, event.began - origin, event.ended - origin, event.outcome, event.error)
+        for event in events
+    )
+    injected = tuple(
+        Injected(what, max(0.0, began - origin), ended - origin)
+        for began, ended, what in found.injected
+        if ended >= origin and began <= events[-1].ended
+    )
+    return Recording(calls[-60:], max(0, len(calls) - 60), injected, len(injected))
 
 
 def report(found: Finding, url: str) -> str:

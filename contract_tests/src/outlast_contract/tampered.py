@@ -21,6 +21,7 @@ from outlast.driver import (
     Where,
 )
 from outlast.errors import OutcomeUnknownError, UnavailableError
+from outlast_contract.recording import injected
 
 Step = Callable[[str, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
@@ -174,6 +175,7 @@ class Failures:
             return await call()
         self.left -= 1
         self.failed += 1
+        injected(f"{self.how} (driver)")
         if self.how == "lost reply":
             await call()
         if self.how == "refused":

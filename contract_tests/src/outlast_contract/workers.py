@@ -17,9 +17,12 @@ from typing import Any, Final, Self
 
 from outlast_contract.expect import NotRun, Violation, expect
 from outlast_contract.harness import Harness
+from outlast_contract.recording import injected
 
 _PATIENCE: Final = 30.0
 """Seconds after which a worker that does not answer is taken for hung."""
+_SIGNALS: Final = {signal.SIGKILL: "killed (SIGKILL)", signal.SIGSTOP: "stopped (SIGSTOP)"}
+"""Those that are injected faults."""
 
 Answer = dict[str, Any]
 
@@ -128,6 +131,8 @@ class Worker:
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""
+        if number in _SIGNALS:
+            injected(f"client process {_SIGNALS[number]}")
         os.kill(self.pid, number)
 
     async def kill(self) -> list[Answer]:

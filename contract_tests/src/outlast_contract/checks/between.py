@@ -24,6 +24,7 @@ from outlast_contract.mutations import (
     image,
     state_of,
 )
+from outlast_contract.recording import watched
 from outlast_contract.tampered import TamperedDriver
 
 Intruder = Callable[[], Awaitable[object]]
@@ -45,7 +46,7 @@ async def _interrupted(
         return answer
 
     driver = TamperedDriver(await context.driver(), step)
-    backend = DriverBackend(driver, namespace=context.namespace)
+    backend = watched(DriverBackend(driver, namespace=context.namespace))
     await backend.open()
     return backend, driver
 

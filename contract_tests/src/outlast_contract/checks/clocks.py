@@ -13,6 +13,7 @@ from outlast.driver import Scope
 from outlast_contract.engine import Context, check
 from outlast_contract.expect import NotRun, expect, expect_equal
 from outlast_contract.mutations import MUTATIONS, Image, claim, expect_image, fill, image
+from outlast_contract.recording import injected
 from outlast_contract.workers import Worker, Workers
 
 _LIBRARIES: Final = ("/usr/lib", "/usr/lib64", "/usr/local/lib")
@@ -56,6 +57,7 @@ class _Clock:
         Raises:
             NotRun: It is not, since the library has no effect here.
         """
+        injected("clock of a process jumps")
         self.set(seconds)
         ahead = (await worker.done("now"))["now"] - time.time()
         if abs(ahead - seconds) > _AHEAD / 4:

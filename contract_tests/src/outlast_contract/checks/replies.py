@@ -24,6 +24,7 @@ from outlast_contract.mutations import (
     fill,
     image,
 )
+from outlast_contract.recording import watched
 from outlast_contract.tampered import MUTATING, Failures, Step, TamperedDriver
 
 _MANY: Final = 10**6
@@ -34,7 +35,7 @@ async def _tampered(
 ) -> tuple[DriverBackend, TamperedDriver]:
     """A client whose driver calls go through ``step``, on the real driver of a second client."""
     driver = TamperedDriver(await context.driver(), step)
-    backend = DriverBackend(driver, namespace=context.namespace, timeout=timeout)
+    backend = watched(DriverBackend(driver, namespace=context.namespace, timeout=timeout))
     await backend.open()
     return backend, driver
 

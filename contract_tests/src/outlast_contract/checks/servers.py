@@ -1,6 +1,7 @@
 """Servers that stop, die, come back, or are changed behind their clients (D1, E6, C8, E1)."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from outlast.driver import Scope
@@ -16,6 +17,7 @@ from outlast_contract.faults.endings import (
 )
 from outlast_contract.harness import UrlHarness
 from outlast_contract.mutations import KINDS, MUTATIONS, Image, claim, expect_image
+from outlast_contract.recording import begun, injected, watched
 from outlast_contract.restarts import survive_restarts
 
 _NEVER: Final = "it changes the server for all of its users: allow it with --server-faults"
@@ -30,11 +32,12 @@ async def a_stopped_server_ends_calls_in_time(context: Context) -> None:
     try:
         harness = UrlHarness(server.url, **server.options)
         async with (
-            await harness.open_with(context.namespace) as plain,
-            await harness.open_with(context.namespace, timeout=PATIENCE) as client,
+            watched(await harness.open_with(context.namespace)) as plain,
+            watched(await harness.open_with(context.namespace, timeout=PATIENCE)) as client,
         ):
             prepared = await prepare(context, plain)
             nodes = range(len(server.addresses))
+            end = begun("server stopped (SIGSTOP)")
             for node in nodes:
                 await asyncio.to_thread(server.stop, node)
             what = "of a stopped server"
@@ -44,6 +47,7 @@ async def a_stopped_server_ends_calls_in_time(context: Context) -> None:
             finally:
                 for node in nodes:
                     await asyncio.to_thread(server.cont, node)
+                end()
             await expect_truth(plain, prepared, errors, what)
             await serves_again(client, prepared, "when the server goes on")
     finally:
@@ -63,6 +67,11 @@ async def a_killed_server_comes_back_with_what_it_declares(context: Context) -> 
         await asyncio.to_thread(server.close)
 
 
+async def _inflict(name: str, inflict: Callable[[], Awaitable[object]]) -> None:
+    injected(name)
+    await inflict()
+
+
 @check_each(KINDS, "E1", "C8", "E2", tier="faults")
 async def a_change_of_the_server_costs_an_owner_nothing(context: Context, kind: str) -> None:
     """What can be done to a server at any time, such as making it forget its scripts, makes no call
@@ -77,15 +86,15 @@ async def a_change_of_the_server_costs_an_owner_nothing(context: Context, kind: 
     client = await context.open()
     for name, inflict in faults.items():
         scope = Scope("task" if kind == "task" else "run", context.new_id(kind))
-        await inflict()
+        await _inflict(name, inflict)
         owner = await claim(client, scope)
         now = Image()
         for number, mutation in enumerate(MUTATIONS.values()):
             if mutation.kind != scope.kind or (mutation.needs_state and now.state is None):
                 continue
-            await inflict()
+            await _inflict(name, inflict)
             error = await error_of(mutation.apply(client, scope.id, f"m{number}", owner))
             expect(error is None, f"{mutation.name} after {name} raised {error!r}")
             now = mutation.model(now, scope.id, f"m{number}")
-            await inflict()
+            await _inflict(name, inflict)
             await expect_image(client, scope, now, f"data after {mutation.name} and {name}")

@@ -18,6 +18,7 @@ from outlast_contract.faults.endings import (
 )
 from outlast_contract.harness import Harness
 from outlast_contract.mutations import expect_image, image
+from outlast_contract.recording import begun, watched
 from outlast_contract.stores import harness_for
 from outlast_contract.workers import Workers
 
@@ -30,15 +31,17 @@ async def a_server_without_room_says_so(context: Context) -> None:
     async with _with_shortages(context) as harness:
         for name, shortage in harness.shortages().items():
             async with (
-                await harness.open_with(context.namespace) as plain,
-                await harness.open_with(context.namespace, timeout=PATIENCE) as client,
+                watched(await harness.open_with(context.namespace)) as plain,
+                watched(await harness.open_with(context.namespace, timeout=PATIENCE)) as client,
             ):
                 prepared = await prepare(context, plain)
                 async with shortage():
+                    end = begun(f"store without {name}")
                     refused = await _without_room(client, prepared, name)
                     expect(refused > 0, f"a store was asked to take data without {name}, and did")
                     for one in prepared:
                         await image(client, one.scope)
+                end()
                 await serves_again(client, prepared, f"when there is {name} again")
 
 
@@ -99,6 +102,7 @@ async def a_process_that_can_store_no_more_says_so(context: Context) -> None:
                 "claim", kind=one.scope.kind, id=one.scope.id, claim_id=one.owner.claim_id
             )
         await worker.done("limit", file_size=0)
+        end = begun("process that can make no file")
         refused = 0
         for one in prepared:
             what = f"{one.name} without room"
@@ -118,6 +122,7 @@ async def a_process_that_can_store_no_more_says_so(context: Context) -> None:
                 expect(found in allowed, f"{what}, which was told {answer}, left {found}")
         expect(refused > 0, "a process that can make no file longer has stored everything")
         await worker.done("limit", file_size=None)
+        end()
         for one in prepared:
             if one.mutation.removes:
                 continue

@@ -1,6 +1,7 @@
 """The network between a check's clients and its store: proxies, and clients behind them."""
 
 import contextlib
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -10,6 +11,7 @@ from outlast_contract.faults.endpoints import moved
 from outlast_contract.faults.proxy import Proxy, Script
 from outlast_contract.faults.wires import Address
 from outlast_contract.harness import Harness, UrlHarness
+from outlast_contract.recording import begun, injected, watched
 
 
 class Network:
@@ -34,6 +36,8 @@ class Network:
         self.proxies: list[Proxy] = [
             Proxy(address, endpoints.wire, self.script) for address in endpoints.addresses
         ]
+        self._end_away: Callable[[], None] = _nothing
+        self._end_deaf: Callable[[], None] = _nothing
 
     async def __aenter__(self) -> Self:
         for proxy in self.proxies:
@@ -69,7 +73,8 @@ class Network:
 
     async def make(self, namespace: str, **options: Any) -> outlast.Backend:
         """A client behind the network, not open."""
-        return await self._harness.open_through(namespace, self.addresses, **options)
+        client = await self._harness.open_through(namespace, self.addresses, **options)
+        return watched(client, self.script)
 
     def for_processes(self) -> UrlHarness:
         """The store behind the network by a URL, for ``Workers``.
@@ -84,6 +89,8 @@ class Network:
 
     async def go_down(self) -> None:
         """Break all connections and refuse new ones."""
+        self._end_away()
+        self._end_away = begun("store away", self.script)
         for proxy in self.proxies:
             await proxy.refuse()
 
@@ -91,16 +98,25 @@ class Network:
         """Accept connections again."""
         for proxy in self.proxies:
             await proxy.accept()
+        self._end_away()
 
     def go_deaf(self, *, deaf: bool = True) -> None:
         """Accept new connections and say nothing on them, or stop doing so."""
+        self._end_deaf()
+        if deaf:
+            self._end_deaf = begun("new connections unanswered", self.script)
         for proxy in self.proxies:
             proxy.is_deaf = deaf
 
     async def break_all(self, *, reset: bool = False) -> None:
         """Break all connections."""
+        injected("all connections broken", self.script)
         for proxy in self.proxies:
             await proxy.break_all(reset=reset)
+
+
+def _nothing() -> None:
+    """What has not begun."""
 
 
 __all__ = ["Network"]

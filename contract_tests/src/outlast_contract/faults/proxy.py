@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from outlast_contract.faults.wires import WIRES, Address, Piece, Wire
+from outlast_contract.recording import fault_name, injecting
 
 HOST = "127.0.0.1"
 _CHUNK = 1 << 18
@@ -298,7 +299,12 @@ class _Link:
         if piece.kind == "call":
             self._current = exchange = Exchange(self, piece.data)
             try:
-                await self._proxy.script.choose(exchange)(exchange)
+                fault = self._proxy.script.choose(exchange)
+                if fault is pass_on:
+                    await fault(exchange)
+                else:
+                    with injecting(fault_name(fault), self._proxy.script):
+                        await fault(exchange)
             finally:
                 self._current = None
             return

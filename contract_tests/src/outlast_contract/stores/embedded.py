@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -67,6 +67,10 @@ class SqliteHarness(UrlHarness):
                 "an SQLite database in memory belongs to one client; the suite needs a file, such "
                 "as sqlite:///store.db"
             )
+
+    async def versions(self) -> Mapping[str, str]:
+        """The library's, which Python brings."""
+        return {"sqlite library": sqlite3.sqlite_version}
 
     async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
         """All rows of all tables, those of other namespaces too."""

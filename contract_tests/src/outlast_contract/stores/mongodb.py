@@ -1,7 +1,7 @@
 """MongoDB, read with PyMongo's blocking client."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pymongo import MongoClient
@@ -11,6 +11,16 @@ from outlast_contract.harness import UrlHarness
 
 class MongoHarness(UrlHarness):
     """A database, by the URL of outlast."""
+
+    async def versions(self) -> Mapping[str, str]:
+        """The server's."""
+        settings = {name: value for name, value in self.options.items() if name != "driver"}
+
+        def ask() -> str:
+            with MongoClient[dict[str, Any]](str(self.url), **settings) as client:
+                return str(client.server_info()["version"])
+
+        return {"mongodb server": await asyncio.to_thread(ask)}
 
     async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
         """All documents of outlast in the database, those of other namespaces too."""

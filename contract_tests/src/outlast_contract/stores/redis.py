@@ -21,6 +21,18 @@ class RedisHarness(UrlHarness):
         finally:
             await client.aclose()
 
+    async def versions(self) -> Mapping[str, str]:
+        """The server's, by the name that it gives itself."""
+        client = self._client()
+        try:
+            told: dict[str, Any] = await client.info("server")
+        finally:
+            await client.aclose()
+        if "redis_version" not in told:  # A cluster answers node by node.
+            told = next(iter(told.values()))
+        name = "valkey" if "valkey_version" in told else "redis"
+        return {f"{name} server": str(told[f"{name}_version"])}
+
     def server_faults(self) -> Mapping[str, Callable[[], Awaitable[object]]]:
         """The server forgets all scripts."""
         return {"SCRIPT FLUSH": self._flush_scripts}

@@ -3,7 +3,7 @@
 import asyncio
 import atexit
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from hashlib import sha256
 from importlib import import_module
@@ -27,6 +27,13 @@ class S3Harness(UrlHarness):
         """All objects of the namespace."""
         place = self._place(namespace)
         return await asyncio.to_thread(lambda: list(_objects(place)))
+
+    async def versions(self) -> Mapping[str, str]:
+        """What the store calls itself in its answers."""
+        place = self._place("")
+        answer = await asyncio.to_thread(place.client.head_bucket, Bucket=place.bucket)
+        headers = answer["ResponseMetadata"]["HTTPHeaders"]
+        return {"s3 server": str(headers.get("server", "does not say"))}
 
     async def wipe(self, namespace: str) -> None:
         """Remove all objects of the namespace, in a few requests whatever their number."""

@@ -1,14 +1,17 @@
 """PostgreSQL through asyncpg, and MySQL and MariaDB through asyncmy, in the tables of outlast."""
 
 import abc
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 from outlast_contract.harness import UrlHarness
 
-_Fetch = Callable[[str, bytes], Awaitable[Sequence[Sequence[Any]]]]
+
+class _Fetch(Protocol):
+    def __call__(self, query: str, *namespace: bytes) -> Awaitable[Sequence[Sequence[Any]]]: ...
+
 
 _SCOPES = "SELECT sid FROM outlast_scope"
 _QUERIES = {
@@ -35,6 +38,15 @@ class _ServerHarness(UrlHarness, abc.ABC):
             ]
         finally:
             await close()
+
+    async def versions(self) -> Mapping[str, str]:
+        """The server's."""
+        fetch, close, _ = await self._connect()
+        try:
+            ((found,),) = await fetch("SELECT version()")
+        finally:
+            await close()
+        return {"server": str(found)}
 
     @abc.abstractmethod
     async def _connect(self) -> tuple[_Fetch, Callable[[], Awaitable[object]], str]:
@@ -66,9 +78,9 @@ class MysqlHarness(_ServerHarness):
             charset="utf8mb4",
         )
 
-        async def fetch(query: str, namespace: bytes) -> Sequence[Sequence[Any]]:
+        async def fetch(query: str, *namespace: bytes) -> Sequence[Sequence[Any]]:
             async with connection.cursor() as cursor:
-                await cursor.execute(query, (namespace,) * query.count("%s"))
+                await cursor.execute(query, namespace * query.count("%s"))
                 rows: Sequence[Sequence[Any]] = await cursor.fetchall()
                 return rows
 
