@@ -8,6 +8,8 @@ import pytest
 
 pytest.importorskip("outlast_redis")
 
+from redis.exceptions import ResponseError
+
 import outlast
 from outlast.contracts import DriverBackend
 from outlast.driver import Entry, Fence, Index, Scope, Value, admit
@@ -23,7 +25,7 @@ from outlast_contract.faults.wires import Address
 from outlast_contract.harness import UrlHarness
 from outlast_contract.servers import ServerUnavailable, shared_server, start_server
 from outlast_contract.stores.redis import RedisHarness
-from outlast_redis import RedisDriver
+from outlast_redis import RedisDriver, _links
 from outlast_redis._answers import pack
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
@@ -177,6 +179,40 @@ class LeavesConnections(RedisDriver):
         self._link = None
 
 
+class KeepsDirtyConnections(RedisDriver):
+    """A connection whose call was cancelled is used again, with the answer still to come."""
+
+    async def setup(self, *, create: bool) -> None:
+        await super().setup(create=create)
+        link = self._link
+        assert isinstance(link, _links.ServerLink)
+        lender = link._lender
+
+        async def on(_: _links.Lender, place: str, commands: Sequence[Any]) -> list[Any]:
+            free = lender._free  # type: ignore[attr-defined]
+            connection = free.pop() if free else await lender.acquire()
+            answers: list[Any] = []
+            try:
+                await connection.send_packed_command(_links.pack(commands), check_health=False)
+                while len(answers) < len(commands):
+                    try:
+                        # redis-py would close it; before 4.5.5 it did not.
+                        answer = await connection.read_response(
+                            disable_decoding=True, disconnect_on_error=False
+                        )
+                    except ResponseError as error:
+                        answer = error
+                    answers.append(answer)
+            except _links.RAISED as error:
+                await connection.disconnect(nowait=True)
+                raise OutcomeUnknownError("lost") from error
+            finally:
+                await lender.release(connection)
+            return answers
+
+        link.on = on  # type: ignore[method-assign]
+
+
 class LetsErrorsOut(RedisDriver):
     """Errors of the client library are not translated: nobody knows what may be repeated."""
 
@@ -200,6 +236,7 @@ BROKEN: dict[type[RedisDriver], tuple[str, str]] = {
         "A1",
     ),
     LeavesConnections: ("closing_closes_every_connection", "C7"),
+    KeepsDirtyConnections: ("a_read_cancelled_at_an_exchange_disturbs_no_other", "X2"),
     LetsErrorsOut: ("a_broken_connection_takes_one_claim[task]", "E2"),
 }
 
