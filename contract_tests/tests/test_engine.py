@@ -134,6 +134,19 @@ async def test_clients_are_closed_and_namespaces_wiped() -> None:
         assert list(await harness.raw(namespace)) == []
 
 
+async def test_a_store_that_goes_with_the_run_is_not_wiped() -> None:
+    """What a check left goes with the store."""
+    harness = MemoryHarness()
+    harness.is_temporary = True
+
+    async def body(context: Context) -> None:
+        await (await context.open()).persistence.claim_task("t")
+        context.harness.used = context.namespaces  # type: ignore[attr-defined]
+
+    assert (await run_check(a_check(body), harness)).status == "passed"
+    assert list(await harness.raw(harness.used[0]))  # type: ignore[attr-defined]
+
+
 async def test_randomness_follows_from_seed_and_name() -> None:
     """The same seed gives the same numbers, another one others; namespaces are never the same."""
     drawn: list[tuple[float, str]] = []

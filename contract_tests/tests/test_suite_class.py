@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 import outlast
-from outlast_contract import Harness, contract_suite
-from outlast_contract.engine import select_checks
+from outlast_contract import Harness, Settings, contract_suite
+from outlast_contract.engine import NO_SERVER, select_checks
 from outlast_contract.stores import MemoryHarness
 from outlast_contract.suite import GUARD, changed_tests
 
@@ -35,6 +35,38 @@ def test_tiers_can_be_chosen() -> None:
     assert sorted(names_of(suite)) == sorted(
         check.test_name for check in select_checks(tiers=["race"])
     )
+
+
+@pytest.mark.parametrize("cases", [1, 2, 6])
+def test_some_cases_of_each_check_can_be_chosen(cases: int) -> None:
+    """No check is without a case; of many the first is there, and of several the last."""
+    chosen, every = select_checks(cases=cases), select_checks()
+    families = {check.family for check in every}
+    assert {check.family for check in chosen} == families
+    for family in families:
+        taken = [check for check in chosen if check.family == family]
+        there = [check for check in every if check.family == family]
+        assert len(taken) == len(set(taken)) == min(cases, len(there))
+        assert taken[0] is there[0]
+        assert cases == 1 or taken[-1] is there[-1]
+    suite = contract_suite(MemoryHarness, cases=cases)
+    assert sorted(names_of(suite)) == sorted(check.test_name for check in chosen)
+
+
+def test_no_case_at_all_is_refused() -> None:
+    """A suite without checks would pass."""
+    with pytest.raises(ValueError, match="at least 1"):
+        contract_suite(MemoryHarness, cases=0)
+
+
+def test_what_a_store_lacks_is_left_out() -> None:
+    """Tests that could only be skipped are not there, heavy ones that are excluded among them."""
+    suite = contract_suite(MemoryHarness, lacks=NO_SERVER, settings=Settings(heavy=False))
+    wanted = [
+        check for check in select_checks() if not check.heavy and check.needs.isdisjoint(NO_SERVER)
+    ]
+    assert sorted(names_of(suite)) == sorted(check.test_name for check in wanted)
+    assert 0 < len(wanted) < len(select_checks())
 
 
 def test_an_unchanged_subclass_passes_the_guard() -> None:

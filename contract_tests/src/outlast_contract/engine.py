@@ -31,9 +31,20 @@ Tier = Literal["contract", "race", "faults"]
 TIERS: Final[tuple[Tier, ...]] = ("contract", "race", "faults")
 
 Need = Literal[
-    "driver", "endpoints", "options", "raw", "server", "processes", "same store in processes"
+    "driver",
+    "endpoints",
+    "http",
+    "options",
+    "raw",
+    "secret",
+    "server",
+    "server faults",
+    "processes",
+    "same store in processes",
 ]
 """What a check asks of a harness or backend: see `Context.missing`."""
+NO_SERVER: Final[tuple[Need, ...]] = ("endpoints", "http", "secret", "server", "server faults")
+"""What a store without a server lacks: there is nothing to connect to, to log in at, to stop."""
 
 Status = Literal["passed", "failed", "not run"]
 Body = Callable[["Context"], Awaitable[None]]
@@ -120,6 +131,11 @@ class Check:
     body: Body = field(repr=False, compare=False)
     needs: frozenset[Need] = frozenset()
     heavy: bool = False
+
+    @property
+    def family(self) -> str:
+        """Its name without the case: the same for all that one `check_each` registered."""
+        return self.name.partition("[")[0]
 
     @property
     def test_name(self) -> str:
@@ -215,17 +231,38 @@ def all_checks() -> tuple[Check, ...]:
 
 
 def select_checks(
-    *, tiers: Iterable[str] = TIERS, clauses: Iterable[str] = ()
+    *, tiers: Iterable[str] = TIERS, clauses: Iterable[str] = (), cases: int | None = None
 ) -> tuple[Check, ...]:
     """The checks of the given tiers that verify one of the given clauses (all of them if none
     is given).
+
+    Args:
+        tiers: Which tiers.
+        clauses: Ids, such as ``F2``.
+        cases: Of a check that is there for many cases, take so many, spread evenly; at least 1.
     """
     wanted, chosen = set(tiers), set(clauses)
-    return tuple(
+    found = [
         one
         for one in all_checks()
         if one.tier in wanted and (not chosen or chosen.intersection(one.clauses))
-    )
+    ]
+    if cases is not None:
+        families: dict[str, list[Check]] = {}
+        for one in found:
+            families.setdefault(one.family, []).append(one)
+        found = [one for family in families.values() for one in _spread(family, cases)]
+    return tuple(found)
+
+
+def _spread(family: list[Check], count: int) -> list[Check]:
+    """So many of a family, its first and its last among them."""
+    if count < 1:
+        raise ValueError(f"cases must be at least 1, not {count}")
+    if len(family) <= count:
+        return family
+    step = (len(family) - 1) / max(1, count - 1)
+    return [family[round(number * step)] for number in range(count)]
 
 
 class Context:
@@ -325,8 +362,10 @@ class Context:
         harness = type(self.harness)
         if "driver" in needs and not isinstance(probe, DriverBackend):
             return "needs a backend on a Driver"
-        if "endpoints" in needs:
-            self.harness.endpoints()
+        if not needs.isdisjoint({"endpoints", "http"}):
+            wire = self.harness.endpoints().wire
+            if "http" in needs and wire != "http":
+                return "for stores that are spoken to by HTTP"
         if "options" in needs and self.harness.url is None and _is_default(harness, "open_with"):
             return "needs Harness.open_with() or Harness.url"
         if "raw" in needs and _is_default(harness, "raw"):
@@ -334,6 +373,13 @@ class Context:
         may_start = self.harness.server_kind or not _is_default(harness, "start_server")
         if "server" in needs and not may_start:
             return "needs Harness.start_server(): a server that may be killed and stopped"
+        if "server faults" in needs:
+            if self.harness.server_kind is None and not self.settings.server_faults:
+                return "it changes the server for all of its users: allow it with --server-faults"
+            if not self.harness.server_faults():
+                return "nothing is known that can be done to such a server at any time"
+        if "secret" in needs and not self.harness.secrets():
+            return "neither Harness.url nor Harness.options has a password or another secret"
         if needs.isdisjoint({"processes", "same store in processes"}):
             return None
         if self.harness.url is None:
@@ -418,7 +464,7 @@ async def _run_within(context: Context) -> None:
             raise
         await context.close()
     finally:
-        for namespace in context.namespaces:
+        for namespace in () if context.harness.is_temporary else context.namespaces:
             # A backend that cannot tidy up has failed, or will fail, the checks about that.
             with contextlib.suppress(Exception):
                 await context.harness.wipe(namespace)
@@ -447,6 +493,7 @@ def run_check_sync(
 
 
 __all__ = [
+    "NO_SERVER",
     "TIERS",
     "Check",
     "Context",

@@ -1,10 +1,12 @@
 """What a backend gives the suite: a way to open clients, and whatever more it can offer."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Final, Protocol
+from urllib.parse import urlsplit
 
 import outlast
 from outlast.contracts import DriverBackend
@@ -14,6 +16,9 @@ from outlast_contract.expect import NotRun
 from outlast_contract.faults.endpoints import Endpoints, endpoints_of
 from outlast_contract.faults.endpoints import moved as moved_to
 from outlast_contract.faults.wires import Address
+
+_SECRET: Final = re.compile("password|secret|token")
+"""In the name of an option."""
 
 
 class ServerControls(Protocol):
@@ -62,11 +67,14 @@ class Harness:
         url: A store URL by which ``outlast.open_backend`` opens the store, in child processes too.
         options: Keywords that go with ``url``.
         server_kind: One of ``outlast_contract.servers.KINDS``: `start_server` starts such a server.
+        is_temporary: Whether the store as a whole goes with the run: then nothing is wiped, which
+            would take as long as many a check.
     """
 
     url: str | None = None
     options: ClassVar[Mapping[str, Any]] = {}
     server_kind: str | None = None
+    is_temporary: bool = False
 
     async def start(self) -> None:
         """Called before the check; make the store reachable."""
@@ -128,6 +136,11 @@ class Harness:
         from outlast_contract.servers import start_server
 
         return await asyncio.to_thread(start_server, self.server_kind)
+
+    def secrets(self) -> Sequence[str]:
+        """What must never be shown: the password in ``url``, and secrets among ``options``."""
+        named = [str(value) for name, value in self.options.items() if _SECRET.search(name)]
+        return [*named, *filter(None, (urlsplit(self.url or "").password,))]
 
     def server_faults(self) -> Mapping[str, Callable[[], Awaitable[object]]]:
         """What can be done to the server as a whole, which its other users would notice but which

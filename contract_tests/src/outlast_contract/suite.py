@@ -9,6 +9,7 @@ import pytest
 from outlast_contract.engine import (
     TIERS,
     Check,
+    Need,
     Result,
     Settings,
     run_check_sync,
@@ -26,6 +27,8 @@ def contract_suite(
     tiers: Iterable[str] = TIERS,
     settings: Settings | None = None,
     xfail: Mapping[str, str] | None = None,
+    cases: int | None = None,
+    lacks: Iterable[Need] = (),
 ) -> type:
     """Make a test class that holds a backend to the contract; name it ``Test...`` in a test module.
 
@@ -43,12 +46,20 @@ def contract_suite(
         tiers: Which tiers; all by default.
         settings: Seed, rounds and kills; see `Settings.from_environment` for the defaults.
         xfail: Names of tests that are known to fail, with the reason for each.
+        cases: For runs that are short: of a check that is there for many cases, such as once for
+            each mutation, take so many, spread evenly. Run all of them elsewhere.
+        lacks: What the store can never offer, such as ``endpoints`` if it has no server: tests
+            that need it are left out, instead of skipped. So are heavy ones that ``settings``
+            exclude.
     """
     if isinstance(make_harness, type) and not _opens(make_harness):
         raise TypeError(f"{make_harness.__name__} defines neither open() nor url")
     expected = dict(xfail or {})
     tests: dict[str, Any] = {}
-    for check in select_checks(tiers=tiers):
+    without = frozenset(lacks)
+    for check in select_checks(tiers=tiers, cases=cases):
+        if check.needs & without or (check.heavy and settings is not None and not settings.heavy):
+            continue
         test = _make_test(check, make_harness, settings)
         if check.tier == "faults":
             test = pytest.mark.faults(test)

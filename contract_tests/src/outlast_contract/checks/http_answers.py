@@ -7,7 +7,7 @@ import outlast
 from outlast.driver import Scope
 from outlast.errors import ConfigurationError, OutcomeUnknownError, UnavailableError
 from outlast_contract.engine import Context, check, check_each
-from outlast_contract.expect import NotRun, error_of, expect, expect_equal
+from outlast_contract.expect import error_of, expect, expect_equal
 from outlast_contract.faults.answers import (
     FAILURES,
     GONE,
@@ -53,17 +53,11 @@ _FEW: Final = (
 )
 
 
-def _expect_http(context: Context) -> None:
-    if context.harness.endpoints().wire != "http":
-        raise NotRun("for stores that are spoken to by HTTP")
-
-
-@check_each(_CASES, "E2", "A2", "F6", "E5", tier="faults", needs=["endpoints"])
+@check_each(_CASES, "E2", "A2", "F6", "E5", tier="faults", needs=["endpoints", "http"])
 async def an_odd_answer_of_the_store_is_understood(context: Context, case: _Case) -> None:
     """A store that answers a write with a lost race, not found, overload or failure, though it did
     the write or could have done it, costs an owner nothing, and others are told truly.
     """
-    _expect_http(context)
     plain = await context.open()
     network = await context.network()
     client = await context.open_through(network)
@@ -89,12 +83,11 @@ async def an_odd_answer_of_the_store_is_understood(context: Context, case: _Case
                 expect(error is None, f"the calls after {what}, raised {error!r}", clause="C8")
 
 
-@check_each(KINDS, "F1", "E2", "F10", tier="faults", needs=["endpoints"])
+@check_each(KINDS, "F1", "E2", "F10", tier="faults", needs=["endpoints", "http"])
 async def an_odd_answer_to_a_claim_is_understood(context: Context, kind: str) -> None:
     """Whatever a store answers to a write of a claim once, the claim is taken, and its epoch is
     new.
     """
-    _expect_http(context)
     plain = await context.open()
     network = await context.network()
     client = await context.open_through(network)
@@ -118,10 +111,9 @@ async def _take(client: outlast.Backend, scope: Scope, owners: list[outlast.Clai
     owners.append(await claim(client, scope))
 
 
-@check("E1", "C8", "E5", tier="faults", needs=["endpoints"])
+@check("E1", "C8", "E5", tier="faults", needs=["endpoints", "http"])
 async def an_overloaded_store_is_asked_again(context: Context) -> None:
     """A read that a store answers with overload or failure is repeated, and its answer is true."""
-    _expect_http(context)
     plain = await context.open()
     network = await context.network()
     client = await context.open_through(network)
@@ -141,12 +133,11 @@ async def _look(client: outlast.Backend, scope: Scope, found: list[object]) -> N
     found.append(await image(client, scope))
 
 
-@check("F2", "E1", tier="faults", needs=["endpoints"])
+@check("F2", "E1", tier="faults", needs=["endpoints", "http"])
 async def a_store_that_ignores_conditions_is_refused(context: Context) -> None:
     """A store that says that it wrote whatever the conditions were cannot fence; opening it is
     refused.
     """
-    _expect_http(context)
     network = await context.network()
     backend = await network.make(context.namespace)
     network.script.arm(ignore_conditions, times=None)

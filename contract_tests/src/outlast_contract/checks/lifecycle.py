@@ -4,7 +4,6 @@ import asyncio
 import gc
 import logging
 import os
-import re
 import sys
 import threading
 from collections.abc import Awaitable, Callable
@@ -12,7 +11,6 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import outlast
 from outlast.driver import Scope
@@ -47,9 +45,6 @@ from outlast_contract.mutations import (
     fill,
     state_of,
 )
-
-_SECRET = re.compile("password|secret|token")
-"""In the name of an option."""
 
 CALLS: dict[str, Callable[[outlast.Backend], Awaitable[object]]] = {
     **{
@@ -302,16 +297,12 @@ async def misuse_raises_errors_of_outlast(context: Context) -> None:
         expect(issubclass(kind, ValueError), f"{kind.__name__} is no ValueError")
 
 
-@check("E4")
+@check("E4", needs=["secret"])
 async def no_secret_is_shown(context: Context) -> None:
     """Neither reprs nor errors nor log lines show the password of the store's URL, or a secret
     among the options.
     """
-    options = context.harness.options.items()
-    secrets = [str(value) for name, value in options if _SECRET.search(name)]
-    secrets += [found for found in (urlsplit(context.harness.url or "").password,) if found]
-    if not secrets:
-        raise NotRun("neither Harness.url nor Harness.options has a password or another secret")
+    secrets = context.harness.secrets()
     with LogLines("", logging.DEBUG) as log:
         backend = await context.open()
         shown = [repr(backend), str(backend), repr(backend.persistence), repr(backend.checkpoints)]

@@ -2,11 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
 
 from outlast.driver import Scope
 from outlast_contract.engine import Context, check, check_each
-from outlast_contract.expect import NotRun, error_of, expect
+from outlast_contract.expect import error_of, expect
 from outlast_contract.faults.endings import (
     PATIENCE,
     all_fail,
@@ -19,8 +18,6 @@ from outlast_contract.harness import UrlHarness
 from outlast_contract.mutations import KINDS, MUTATIONS, Image, claim, expect_image
 from outlast_contract.recording import begun, injected, watched
 from outlast_contract.restarts import survive_restarts
-
-_NEVER: Final = "it changes the server for all of its users: allow it with --server-faults"
 
 
 @check("E6", "E1", "E2", "C8", tier="faults", needs=["server"])
@@ -72,19 +69,13 @@ async def _inflict(name: str, inflict: Callable[[], Awaitable[object]]) -> None:
     await inflict()
 
 
-@check_each(KINDS, "E1", "C8", "E2", tier="faults")
+@check_each(KINDS, "E1", "C8", "E2", tier="faults", needs=["server faults"])
 async def a_change_of_the_server_costs_an_owner_nothing(context: Context, kind: str) -> None:
     """What can be done to a server at any time, such as making it forget its scripts, makes no call
     fail.
     """
-    is_ours = context.harness.server_kind is not None
-    if not (is_ours or context.settings.server_faults):
-        raise NotRun(_NEVER)
-    faults = context.harness.server_faults()
-    if not faults:
-        raise NotRun("nothing is known that can be done to such a server at any time")
     client = await context.open()
-    for name, inflict in faults.items():
+    for name, inflict in context.harness.server_faults().items():
         scope = Scope("task" if kind == "task" else "run", context.new_id(kind))
         await _inflict(name, inflict)
         owner = await claim(client, scope)
