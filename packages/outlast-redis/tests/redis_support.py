@@ -54,6 +54,7 @@ class RedisHarness(outlast_contract.stores.redis.RedisHarness):
         self.server = await asyncio.to_thread(shared_server, self.kind)
         self.url = self.server.url
         self.server_kind = self.kind
+        self.is_temporary = not self.server.is_external
 
 
 class ValkeyHarness(RedisHarness):

@@ -1,8 +1,8 @@
 """Redis, Valkey and Redis Cluster keep the contract, with every kind of client.
 
-A single server runs everything. What a cluster does differently is the way to the server, which the
-tier *contract* goes all along, with less repetition and data; its races, and lent clients, are a
-matter of long runs.
+Of a check that is there for many cases the short classes take some: four for Redis, two for what
+differs from it by the way to the server alone. All cases, lent clients, and the races and faults of
+a cluster are a matter of long runs.
 """
 
 import dataclasses
@@ -13,10 +13,14 @@ from redis_support import ClusterHarness, DecodingHarness, RedisHarness, ValkeyH
 from outlast_contract import Settings, contract_suite
 
 LESS = dataclasses.replace(Settings.from_environment(), rounds=3, kills=2, listed=300, heavy=False)
-
-TestRedis = contract_suite(RedisHarness)
-TestValkey = contract_suite(ValkeyHarness, tiers=["contract", "race"], settings=LESS)
-TestCluster = contract_suite(ClusterHarness, tiers=["contract"], settings=LESS)
+TestRedis = contract_suite(RedisHarness, cases=4, lacks=["http", "secret"])
+TestValkey = contract_suite(
+    ValkeyHarness, tiers=["contract", "race"], settings=LESS, cases=2, lacks=["secret"]
+)
+TestCluster = contract_suite(
+    ClusterHarness, tiers=["contract"], settings=LESS, cases=2, lacks=["secret"]
+)
+TestAllOfRedis = pytest.mark.long(contract_suite(RedisHarness))
 TestDecodingClient = pytest.mark.long(
     contract_suite(
         DecodingHarness,
@@ -27,6 +31,7 @@ TestDecodingClient = pytest.mark.long(
     )
 )
 TestAllOfValkey = pytest.mark.long(contract_suite(ValkeyHarness))
+TestAllOfCluster = pytest.mark.long(contract_suite(ClusterHarness, tiers=["contract"]))
 TestClusterRaces = pytest.mark.long(contract_suite(ClusterHarness, tiers=["race"]))
 TestDecodingClientRaces = pytest.mark.long(contract_suite(DecodingHarness, tiers=["race"]))
 TestClusterFaults = pytest.mark.long(contract_suite(ClusterHarness, tiers=["faults"]))

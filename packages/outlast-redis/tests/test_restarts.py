@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from outlast_contract import Settings
 from outlast_contract.expect import Violation
 from outlast_contract.restarts import survive_restarts
 from outlast_contract.servers import Server
@@ -12,11 +13,14 @@ from outlast_contract.servers import Server
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 Start = Callable[..., Server]
 
+KILLS = min(5, Settings.from_environment().kills)
+"""Each of them takes seconds; short runs have fewer."""
+
 
 @pytest.mark.parametrize("kind", ["redis", "valkey"])
-async def test_what_is_done_outlasts_five_kills(start: Start, kind: str) -> None:
+async def test_what_is_done_outlasts_kills(start: Start, kind: str) -> None:
     """With every command on disk before it is answered, neither data nor fences are lost."""
-    history = await survive_restarts(start(kind))
+    history = await survive_restarts(start(kind), kills=KILLS)
     assert history.keeps_data
     assert history.keeps_fences
 
@@ -24,7 +28,9 @@ async def test_what_is_done_outlasts_five_kills(start: Start, kind: str) -> None
 async def test_what_is_done_outlasts_the_masters_of_a_cluster(start: Start) -> None:
     """Each kill takes another third of the slots away; errors are documented, nothing is lost."""
     masters = itertools.cycle(range(3))
-    history = await survive_restarts(start("redis-cluster"), owners=9, node=masters.__next__)
+    history = await survive_restarts(
+        start("redis-cluster"), kills=KILLS, owners=9, node=masters.__next__
+    )
     assert history.keeps_data
     assert history.keeps_fences
     assert history.count(error="UnavailableError") > 0
@@ -33,7 +39,7 @@ async def test_what_is_done_outlasts_the_masters_of_a_cluster(start: Start) -> N
 @pytest.mark.parametrize("how", ["everysec", "no"])
 async def test_what_may_be_lost_is_declared(start: Start, how: str) -> None:
     """With less nothing is promised; clients reconnect all the same, and find nothing invented."""
-    history = await survive_restarts(start("redis", "--appendfsync", how))
+    history = await survive_restarts(start("redis", "--appendfsync", how), kills=KILLS)
     assert not history.keeps_data
     assert not history.keeps_fences
 

@@ -62,8 +62,10 @@ class AsyncpgHarness(PostgresHarness):
     server_kind = "postgres"
 
     def __init__(self, scheme: str = "postgresql") -> None:
-        place = shared_server("postgres").url.partition("@")[2]
+        server = shared_server("postgres")
+        place = server.url.partition("@")[2]
         super().__init__(f"{scheme}://outlast:s3cret@{place}")
+        self.is_temporary = not server.is_external
 
     async def start_server(self) -> ServerControls:
         return await asyncio.to_thread(start_server, "postgres")
@@ -85,7 +87,9 @@ class MariadbHarness(MysqlHarness):
     server_kind = "mariadb"
 
     def __init__(self) -> None:
-        super().__init__(f"mariadb://{shared_server('mariadb').url.partition('://')[2]}")
+        server = shared_server("mariadb")
+        super().__init__(f"mariadb://{server.url.partition('://')[2]}")
+        self.is_temporary = not server.is_external
 
     async def start_server(self) -> ServerControls:
         return await asyncio.to_thread(start_server, "mariadb")

@@ -7,4 +7,6 @@ from outlast_contract import contract_suite
 
 pytestmark = [pytest.mark.sql, pytest.mark.server]
 
-TestMariadb = contract_suite(MariadbHarness)
+# Some of the cases of each check, and all of them in long runs.
+TestMariadb = contract_suite(MariadbHarness, cases=4, lacks=["http", "server faults"])
+TestAllOfMariadb = pytest.mark.long(contract_suite(MariadbHarness))

@@ -4,6 +4,7 @@ import tempfile
 from pathlib import Path
 
 from outlast_contract import contract_suite
+from outlast_contract.engine import NO_SERVER
 from outlast_contract.stores import SqliteHarness
 
 # Memory where there is such a folder: processes are killed here, machines are not.
@@ -24,4 +25,4 @@ class TemporaryDatabase(SqliteHarness):
         """The folder goes as a whole."""
 
 
-TestContract = contract_suite(TemporaryDatabase)
+TestContract = contract_suite(TemporaryDatabase, lacks=NO_SERVER)

@@ -4,10 +4,14 @@ from collections.abc import Callable
 
 import pytest
 
+from outlast_contract import Settings
 from outlast_contract.restarts import survive_restarts
 from outlast_contract.servers import Server
 
 pytestmark = [pytest.mark.sql, pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(180)]
+
+KILLS = min(5, Settings.from_environment().kills)
+"""Each of them takes seconds; short runs have fewer."""
 
 
 @pytest.mark.parametrize(
@@ -20,10 +24,10 @@ pytestmark = [pytest.mark.sql, pytest.mark.server, pytest.mark.slow, pytest.mark
     ],
     ids=["postgres", "postgres that commits later", "mariadb", "mariadb that flushes later"],
 )
-async def test_what_is_done_outlasts_five_kills(
+async def test_what_is_done_outlasts_kills(
     start: Callable[..., Server], kind: str, arguments: tuple[str, ...], is_durable: bool
 ) -> None:
     """A transaction is logged before it is answered; settings under which it is not are told."""
-    history = await survive_restarts(start(kind, *arguments))
+    history = await survive_restarts(start(kind, *arguments), kills=KILLS)
     assert history.keeps_data is is_durable
     assert history.keeps_fences is is_durable

@@ -4,6 +4,7 @@ import tempfile
 from pathlib import Path
 
 from outlast_contract import contract_suite
+from outlast_contract.engine import NO_SERVER
 from outlast_contract.stores import FileHarness
 
 # Memory where there is such a folder: processes are killed here, machines are not.
@@ -24,4 +25,4 @@ class TemporaryFolder(FileHarness):
         """The folder goes as a whole."""
 
 
-TestContract = contract_suite(TemporaryFolder)
+TestContract = contract_suite(TemporaryFolder, lacks=NO_SERVER)
