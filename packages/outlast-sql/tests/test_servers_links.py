@@ -30,12 +30,24 @@ async def driver(request: pytest.FixtureRequest, namespace: str) -> AsyncIterato
         yield opened
 
 
-@pytest.fixture(params=["asyncpg", "psycopg", "lent asyncpg", "mariadb", "lent asyncmy"])
+BY_EACH_WAY = pytest.mark.parametrize(
+    ("admin", "backend"),
+    [
+        ("postgres", "asyncpg"),
+        ("postgres", "psycopg"),
+        ("postgres", "lent asyncpg"),
+        ("mariadb", "mariadb"),
+        ("mariadb", "lent asyncmy"),
+    ],
+    indirect=True,
+)
+"""Servers, and the ways to a database there."""
+
+
+@pytest.fixture
 async def backend(request: pytest.FixtureRequest, admin: Admin) -> AsyncIterator[outlast.Backend]:
-    """A backend on the database of ``admin``, by a way that fits."""
-    kind, scheme = SERVERS[request.param]
-    if (kind == "postgres") is not admin.is_postgres:
-        pytest.skip("of the other server")
+    """A backend on the database of ``admin``, for a test `BY_EACH_WAY`."""
+    _, scheme = SERVERS[request.param]
     url = f"{scheme}://{admin.url.partition('://')[2]}"
     if request.param.startswith("lent"):
         engine = create_async_engine(url, pool_size=3)
@@ -54,6 +66,7 @@ async def use_many(backend: outlast.Backend) -> None:
     await asyncio.gather(*(tasks.save_task_state(state.id, state) for state in states))
 
 
+@BY_EACH_WAY
 async def test_connections_that_an_administrator_ends_cost_the_caller_nothing(
     backend: outlast.Backend, admin: Admin
 ) -> None:
@@ -76,6 +89,7 @@ async def test_connections_that_an_administrator_ends_cost_the_caller_nothing(
         await call()
 
 
+@BY_EACH_WAY
 async def test_calls_at_the_moment_of_the_kill_find_other_connections(
     backend: outlast.Backend, admin: Admin
 ) -> None:
@@ -270,6 +284,7 @@ async def test_a_pool_that_is_used_up_is_unavailable_in_time(admin: Admin, open_
     await driver.read(TASK, "state")
 
 
+@BY_EACH_WAY
 async def test_statements_prepared_before_a_change_of_the_tables_go_on(
     backend: outlast.Backend, admin: Admin
 ) -> None:
