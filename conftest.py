@@ -1,8 +1,17 @@
 """For the tests of all distributions together."""
 
 import gc
+import signal
 
 import pytest
+
+
+def pytest_configure() -> None:
+    """Let processes that tests interrupt be interrupted, also if pytest is a shell's background
+    job: that ignores SIGINT, and its children would inherit it.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)

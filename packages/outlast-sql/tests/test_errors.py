@@ -492,7 +492,7 @@ async def test_an_engine_that_shares_its_connection_is_not_disturbed(path: Path)
         ):
             with pytest.raises(UnavailableError, match="transaction of another user"):
                 await call
-        assert time.monotonic() - begin < 0.4
+        assert time.monotonic() - begin < 5  # not the ten seconds of a lock
         await connection.exec_driver_sql("COMMIT")
         rows = (await connection.exec_driver_sql("SELECT id FROM mine")).fetchall()
         assert [tuple(row) for row in rows] == [(1,)]
