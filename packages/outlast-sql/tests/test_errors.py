@@ -479,7 +479,7 @@ def test_a_commit_that_fails_is_unknown_unless_it_was_rolled_back(
 async def test_an_engine_that_shares_its_connection_is_not_disturbed(path: Path) -> None:
     """A transaction of the application on the same connection is never joined, nor ended."""
     engine = create_async_engine("sqlite+aiosqlite://")
-    driver = SqlDriver.from_engine(engine, namespace="test", timeout=0.5)
+    driver = SqlDriver.from_engine(engine, namespace="test", timeout=10.0)
     await driver.setup(create=True)
     async with engine.connect() as connection:
         await connection.exec_driver_sql("CREATE TABLE mine (id)")
