@@ -1,0 +1,1 @@
+"""NATS JetStream as a store for outlast: ``outlast.open_backend("nats://host/bucket")``."""
