@@ -16,16 +16,16 @@ _AT_ONCE = 32
 
 
 async def at_once(calls: Iterable[Any]) -> None:
-    """Await many calls, a few at a time."""
-    limit = asyncio.Semaphore(_AT_ONCE)
+    """Await many calls, a few at a time; the first error ends it, and no further call is made."""
+    waiting = iter(calls)
 
-    async def one(call: Any) -> None:
-        async with limit:
+    async def work() -> None:
+        for call in waiting:
             await call
 
     async with asyncio.TaskGroup() as group:
-        for call in calls:
-            group.create_task(one(call))
+        for _ in range(_AT_ONCE):
+            group.create_task(work())
 
 
 async def _ids(states: AsyncIterator[outlast.TaskState]) -> list[str]:
