@@ -155,7 +155,7 @@ def test_every_command_and_option_of_outlast_is_documented() -> None:
     page = (ROOT / "docs/reference/commands.md").read_text(encoding="utf-8")
     group = typer.main.get_command(app)
     assert isinstance(group, typer.core.TyperGroup)
-    assert re.findall(r"^### outlast (\w+)$", page, re.MULTILINE) == list(group.commands)
+    assert re.findall(r"^### outlast ([\w-]+)$", page, re.MULTILINE) == list(group.commands)
     for name, command in group.commands.items():
         given = {flag for option in command.params for flag in option.opts if flag[:2] == "--"}
         assert documented_options(page, f"### outlast {name}") == given - {"--help"}, name

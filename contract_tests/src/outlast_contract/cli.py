@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
+from outlast.driver import NotWrittenError
 from outlast.errors import OutlastError
 from outlast.url import redact
 from outlast_contract import __version__
@@ -22,6 +23,7 @@ from outlast_contract.report_files import FORMATS, secrets_of, written
 from outlast_contract.runner import run_suite
 from outlast_contract.soak_command import add_arguments, run_soak
 from outlast_contract.stores import harness_for
+from outlast_contract.unwritten import lines_of, missing_in
 from outlast_contract.versions import store_versions
 
 _COLOURS = {"verified": "32", "failed": "1;31", "not run": "33", "head": "1"}
@@ -157,6 +159,8 @@ async def _try(harness: Harness, run: str) -> Mapping[str, str]:
         async with await harness.open(namespace) as backend:
             await backend.ping()
             return await store_versions(harness, backend)
+    except NotWrittenError:
+        return {}  # The checks say what a driver that is being written lacks.
     finally:
         await harness.stop()
 
@@ -186,7 +190,7 @@ class Screen:
         self._failed += result.status == "failed"
         if self._is_terminal:
             self._print("\r\x1b[2K", end="")
-        if not self._verbose and result.status != "failed":
+        if not self._verbose and (result.status != "failed" or missing_in(result.detail)):
             return
         clauses = result.clause or ",".join(result.check.clauses)
         line = f"{_MARKS[result.status]:<7} {clauses:<12} {result.check.name}"
@@ -207,6 +211,9 @@ class Screen:
         for text, style in report.lines(verbose=self._verbose):
             self._print(self._paint(text, style))
         self._print("")
+        unwritten = list(lines_of(report.results))
+        for text in [*unwritten, ""] if unwritten else []:
+            self._print(text)
         if report.failed:
             verdict, style = f"FAILED: {', '.join(report.failed)}", "failed"
         elif not report.executed:

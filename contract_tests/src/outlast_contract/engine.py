@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import outlast
 from outlast.contracts import DriverBackend
-from outlast.driver import Driver
+from outlast.driver import Driver, NotWrittenError
 from outlast.errors import OutlastError, UnavailableError
 from outlast_contract._interrupts import run_in_own_loop
 from outlast_contract.clauses import CLAUSES
@@ -443,6 +443,8 @@ async def _run(check: Check, harness: Harness, settings: Settings) -> Result:
         trace = traceback.format_exc()
         if isinstance(cause, NotRun):
             status, clause, detail, trace = "not run", None, cause.reason, ""
+        if isinstance(cause, NotWrittenError):
+            detail, trace = _wanted_first(cause).message, ""
     seconds = time.monotonic() - started
     return Result(check, status, clause, detail, tuple(context.notes), seconds, trace)
 
@@ -478,6 +480,13 @@ def _first(error: BaseException) -> BaseException:
         return error
     causes = [_first(one) for one in nested]
     return next((cause for cause in causes if isinstance(cause, Violation)), causes[0])
+
+
+def _wanted_first(error: NotWrittenError) -> NotWrittenError:
+    """What was missing first: opening that fails goes on to closing, which may be missing too."""
+    while isinstance(error.__context__, NotWrittenError):
+        error = error.__context__
+    return error
 
 
 def _unexpected(error: BaseException) -> str:

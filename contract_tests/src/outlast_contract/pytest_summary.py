@@ -6,6 +6,7 @@ from typing import Any
 
 from outlast_contract.engine import Result, all_checks
 from outlast_contract.report import Report
+from outlast_contract.unwritten import lines_of
 
 _MARKUP: dict[str, dict[str, bool]] = {
     "verified": {"green": True},
@@ -52,6 +53,8 @@ def print_summary(terminal: Any, reports: Sequence[Any]) -> None:
             lines = lines[:head]
         for text, style in lines:
             terminal.write_line(text, **_MARKUP.get(style, {}))
+        for text in lines_of(results):
+            terminal.write_line(text)
 
 
 __all__ = ["print_summary", "results_by_suite"]

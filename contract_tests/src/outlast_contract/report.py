@@ -11,6 +11,7 @@ from outlast_contract.clauses import CLAUSES, GROUPS, HEADLINES, LEVELS, OUT_OF_
 from outlast_contract.engine import Result, all_checks
 from outlast_contract.latency import latency
 from outlast_contract.printing import printable
+from outlast_contract.unwritten import missing_in
 from outlast_contract.versions import versions as own_versions
 
 ClauseStatus = Literal["verified", "failed", "not run"]
@@ -151,7 +152,9 @@ class Report:
         for result in self.results:
             if result.status == "failed" and result.clause == clause:
                 failed += 1
-                failures.append(f"{result.check.name}: {result.detail}")
+                failures.append(
+                    missing_in(result.detail) or f"{result.check.name}: {result.detail}"
+                )
             elif clause not in result.check.clauses:
                 continue
             elif result.status == "passed":

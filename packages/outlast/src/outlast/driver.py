@@ -28,7 +28,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from outlast.errors import ConflictError, FencedError, StaleWriteError
+from outlast.errors import ConflictError, FencedError, OutlastError, StaleWriteError
 
 ScopeKind = Literal["task", "run"]
 Survives = Literal["process", "server", "failover"]
@@ -203,6 +203,22 @@ class PreconditionFailedError(ConflictError):
     """``if_version`` or ``present`` no longer holds; nothing changed. Stays between driver and
     contracts.
     """
+
+
+class NotWrittenError(OutlastError):
+    """A driver that is being written lacks a method; the text says what it is to do.
+
+    The skeleton of ``outlast new-backend`` raises it, and the contract suite counts what waits for
+    it. No finished driver does.
+
+    Args:
+        method: Its name.
+        task: What it is to do.
+    """
+
+    def __init__(self, method: str, task: str) -> None:
+        super().__init__(f"{method}() is not written yet: {task}")
+        self.method = method
 
 
 def admit(stored: StoredFence | None, fence: Fence | None) -> bool:
@@ -427,6 +443,7 @@ __all__ = [
     "Fence",
     "Index",
     "Item",
+    "NotWrittenError",
     "Page",
     "PreconditionFailedError",
     "Scope",

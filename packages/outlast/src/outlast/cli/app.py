@@ -3,6 +3,7 @@
 import asyncio
 import re
 import secrets
+import shlex
 import time
 from collections.abc import Coroutine
 from datetime import timedelta
@@ -228,6 +229,35 @@ def bench(
             console=Console(highlight=False),
             progress=Console(stderr=True),
         )
+    )
+
+
+@app.command("new-backend")
+def new_backend(
+    name: Annotated[
+        str, typer.Argument(help="Of the store, such as nats; also the scheme of its URLs.")
+    ],
+    folder: Annotated[
+        Path | None, typer.Option(help="Where; outlast-NAME in the working directory by default.")
+    ] = None,
+) -> None:
+    """Write the project of a backend of your own, for you to fill in.
+
+    It installs and is found at once. The contract suite fails on it, clause by clause, and says
+    which method of the driver to write next.
+    """
+    from outlast.cli.new_backend import write_project
+
+    try:
+        target = write_project(name, folder)
+    except outlast.OutlastError as error:
+        fail_with(error)
+    typer.echo(
+        f"{target} is a project of its own now. The suite says what to write:\n\n"
+        f"    cd {shlex.quote(str(target))}\n"
+        '    python -m pip install --editable ".[test]"\n'
+        f"    outlast-contract {name}://localhost\n"
+        "    python -m pytest -x\n"
     )
 
 
