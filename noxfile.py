@@ -36,6 +36,9 @@ IMPORTS = (
     "outlast_s3",
     "outlast_contract",
 )
+EXAMPLE = "examples/outlast-nats"
+"""The project of a third party; only the session ``third_party`` installs and runs it."""
+
 SOURCES = tuple(f"{folder}/src" for folder in DISTRIBUTIONS)
 TESTS = (*(f"{folder}/tests" for folder in DISTRIBUTIONS), "tests")
 EMBEDDED = ("packages/outlast/tests", "packages/outlast-sql/tests", "contract_tests/tests", "tests")
@@ -83,7 +86,8 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "format", "--check")
     session.run("lint-imports", "--no-cache", env={"PYTHONPATH": ":".join(SOURCES)})
     session.run("codespell")
-    session.run("validate-pyproject", *(f"{folder}/pyproject.toml" for folder in DISTRIBUTIONS))
+    projects = (*DISTRIBUTIONS, EXAMPLE)
+    session.run("validate-pyproject", *(f"{folder}/pyproject.toml" for folder in projects))
     session.run("towncrier", "build", "--draft", "--version", "0", silent=True)
     session.run("python", ".ci/check_tree.py")
 
@@ -91,8 +95,9 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Check types with mypy and pyright, and that the public API is typed throughout."""
-    install_all(session, *TEST_TOOLS, "mypy", "nox", "pyright[nodejs]")
-    session.run("mypy", *SOURCES, "noxfile.py", ".ci/check_tree.py", "tests/typing")
+    install_all(session, *TEST_TOOLS, "mypy", "nats-py", "nox", "pyright[nodejs]")
+    others = (f"{EXAMPLE}/src", "noxfile.py", ".ci/check_tree.py", "tests/typing")
+    session.run("mypy", *SOURCES, *others)
     session.run("pyright")
     for package in IMPORTS:
         session.run("pyright", "--verifytypes", package, "--ignoreexternal")
@@ -192,6 +197,26 @@ def docs(session: nox.Session) -> None:
     output = "docs/_build/html"
     session.run("sphinx-build", "-E", "-W", "-n", "-b", "html", "docs", output)
     session.run("pytest", "tests/test_examples.py")
+
+
+@nox.session
+def third_party(session: nox.Session) -> None:
+    """Verify a third party's backend from wheels alone: ``examples/outlast-nats``, and a new one.
+
+    ``-- all`` runs the whole suite on them. Needs the program nats-server.
+    """
+    wheels = Path(session.create_tmp()) / "wheels"
+    shutil.rmtree(wheels, ignore_errors=True)
+    folders = (CORE, "./contract_tests", f"./{EXAMPLE}")
+    session.run("python", "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(wheels), *folders)
+    found = {path.name.partition("-")[0]: str(path) for path in wheels.iterdir()}
+    empty = Path(session.create_tmp()) / "empty"
+    session.run("python", "-m", "venv", "--clear", str(empty))
+    python = str(empty / "bin" / "python")
+    install = (python, "-m", "pip", "install", "-q", "--constraint", "constraints.txt")
+    packages = (f"{found['outlast']}[cli]", found["outlast_contract"])
+    session.run(*install, *packages, f"{found['outlast_nats']}[test]", external=True)
+    session.run(python, ".ci/third_party.py", *session.posargs, external=True)
 
 
 @nox.session
