@@ -78,7 +78,7 @@ async def _elsewhere(context: Context, **options: float) -> AsyncGenerator[tuple
 
 @check("A4", "F1", "F2", "S3", "F8", tier="faults", needs=["same store in processes"])
 async def clocks_decide_nothing(context: Context) -> None:
-    """Two processes whose clocks disagree, one of which jumps to and fro, take turns as owners:
+    """Two processes whose clocks disagree, one of which jumps back and forth, take turns as owners:
     epochs only rise, the former owner is refused, the log is in the order of the appends, and what
     was saved last is read.
     """
