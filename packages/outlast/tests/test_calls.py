@@ -17,6 +17,7 @@ from outlast.contracts import Claim
 from outlast.driver import Entry, Fence, Index, PreconditionFailedError, Scope, Value
 from outlast.errors import (
     ClosedError,
+    ConfigurationError,
     FencedError,
     NotSupportedError,
     OutcomeUnknownError,
@@ -566,3 +567,20 @@ async def test_closing_waits_for_calls_of_many_steps(
     assert (await listing, await deleting) == ([], 0)
     with pytest.raises(ClosedError):
         await backend.sweep(older_than=timedelta(0))
+
+
+async def test_why_opening_failed_is_not_hidden_by_what_closing_adds() -> None:
+    """A driver that can neither be set up nor closed is reported for the first of these."""
+
+    class Unusable(MemoryDriver):
+        async def setup(self, *, create: bool) -> None:
+            raise ConfigurationError("the reason")
+
+        async def aclose(self) -> None:
+            raise UnavailableError("something else")
+
+    backend = DriverBackend(Unusable(namespace="default"))
+    with pytest.raises(ConfigurationError, match="the reason"):
+        await backend.open()
+    with pytest.raises(ClosedError):
+        await backend.ping()

@@ -2,6 +2,7 @@
 
 import abc
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -231,7 +232,9 @@ class DriverBackend(Backend):
                     await self._report_hazards()
                     self._refuse_closed("was closed while it was being opened")
                 except BaseException:
-                    await self.aclose()
+                    # Why it cannot be opened is worth more than what closing may add to it.
+                    with contextlib.suppress(OutlastError):
+                        await self.aclose()
                     raise
                 self._calls.opened()
 
