@@ -166,6 +166,26 @@ def test_the_skeleton_says_to_both_doors_what_to_write(tmp_path: Path) -> None:
     assert len(found.stdout.splitlines()) < 40
 
 
+def test_the_other_commands_say_what_is_missing_in_a_line(tmp_path: Path) -> None:
+    """What opens the store says why it cannot; random work without checks ends at once."""
+    project = skeleton.write(tmp_path, 0)
+    install(project, project / "src")
+    code = "from outlast.cli import main; main()"
+    found = run(project, "outlast_contract.cli", "dict://try", "--minutes", "0")
+    asked = subprocess.run(
+        [sys.executable, "-c", code, "setup", "dict://try"],
+        env={**os.environ, "PYTHONPATH": str(project / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    for done in (found, asked):
+        assert done.returncode != 0
+        assert "setup() is not written yet: connect" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+
+
 def test_the_last_lines_of_the_report_are_the_page_s(tmp_path: Path) -> None:
     """What the page shows of the skeleton's report is what is printed."""
     page = skeleton.PAGE.read_text(encoding="utf-8")

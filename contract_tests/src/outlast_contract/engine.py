@@ -444,7 +444,7 @@ async def _run(check: Check, harness: Harness, settings: Settings) -> Result:
         if isinstance(cause, NotRun):
             status, clause, detail, trace = "not run", None, cause.reason, ""
         if isinstance(cause, NotWrittenError):
-            detail, trace = _wanted_first(cause).message, ""
+            detail, trace = cause.message, ""
     seconds = time.monotonic() - started
     return Result(check, status, clause, detail, tuple(context.notes), seconds, trace)
 
@@ -480,13 +480,6 @@ def _first(error: BaseException) -> BaseException:
         return error
     causes = [_first(one) for one in nested]
     return next((cause for cause in causes if isinstance(cause, Violation)), causes[0])
-
-
-def _wanted_first(error: NotWrittenError) -> NotWrittenError:
-    """What was missing first: opening that fails goes on to closing, which may be missing too."""
-    while isinstance(error.__context__, NotWrittenError):
-        error = error.__context__
-    return error
 
 
 def _unexpected(error: BaseException) -> str:
