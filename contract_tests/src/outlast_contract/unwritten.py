@@ -13,7 +13,9 @@ from typing import Final, NamedTuple
 from outlast.driver import Driver
 from outlast_contract.engine import Result
 
-_TEXT: Final = re.compile(r"(?P<method>\w+)\(\) is not written yet: (?P<task>[^'\"\n]+)")
+_TEXT: Final = re.compile(r"(?P<method>\w+)\(\) is not written yet: (?P<task>.+?)(?=['\"]\)|\n|$)")
+"""In an error's text, or within the repr of an error."""
+
 _ORDER: Final = [name for name in vars(Driver) if not name.startswith("_")]
 
 
