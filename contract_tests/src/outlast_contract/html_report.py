@@ -66,8 +66,7 @@ def html_report(report: dict[str, Any]) -> str:
 def _verdict(report: dict[str, Any]) -> str:
     failed = [clause["id"] for clause in report["clauses"] if clause["status"] == "failed"]
     if failed:
-        noun = "clause" if len(failed) == 1 else "clauses"
-        return f"{len(failed)} {noun} failed: {', '.join(failed)}"
+        return f"{_many(len(failed), 'clause')} failed: {', '.join(failed)}"
     return "No clause failed" if report["success"] else "Nothing was executed"
 
 
@@ -75,7 +74,7 @@ def _header(report: dict[str, Any], verdict: str) -> str:
     counts = Counter(check["status"] for check in report["checks"])
     took = duration(sum(check["seconds"] for check in report["checks"]))
     facts = [
-        f"{len(report['checks'])} checks: "
+        f"{_many(len(report['checks']), 'check')}: "
         + ", ".join(f"{counts[status]} {status}" for status in ("passed", "failed", "not run")),
         took,
         f"seed {report['seed']}",
@@ -219,7 +218,7 @@ def _check(check: dict[str, Any], clause: str) -> str:
     notes = [check["detail"].partition("\n")[0], *check["notes"]]
     more = "".join(f'<br><span class="quiet">{_text(note)}</span>' for note in notes if note)
     struck = check["injected"]["strikes"]
-    faults = f"{struck} faults" if struck > 1 else "1 fault" if struck else ""
+    faults = _many(struck, "fault") if struck else ""
     return (
         f"<tr><td>{_chip(status, ending)}</td><td><code>{_text(check['name'])}</code>"
         f"<br>{_text(check['title'])}{more}</td><td>{check['tier']}</td><td>{faults}</td>"
@@ -244,7 +243,8 @@ def _faults(report: dict[str, Any]) -> str:
     lists = "".join(_struck(check) for check in struck)
     return _section(
         "What was let go wrong, and when",
-        f"{total} faults in {len(struck)} checks; of very many in one check the first are listed.",
+        f"{_many(total, 'fault')} in {_many(len(struck), 'check')}; of very many in one check the "
+        "first are listed.",
         '<table><thead><tr><th>fault</th><th class="number">times</th><th></th></tr></thead>'
         f"<tbody>{rows}</tbody></table>\n"
         f"<details><summary>In each check, in seconds since it began</summary>\n{lists}</details>",
@@ -327,8 +327,8 @@ def _not_run(report: dict[str, Any]) -> str:
     if not reasons:
         return ""
     items = "".join(
-        f'<details><summary>{_text(reason)} <span class="quiet">{len(names)} '
-        f"{'check' if len(names) == 1 else 'checks'}</span></summary>"
+        f'<details><summary>{_text(reason)} <span class="quiet">'
+        f"{_many(len(names), 'check')}</span></summary>"
         f"<p>{_codes(names)}</p></details>"
         for reason, names in sorted(reasons.items(), key=lambda one: -len(one[1]))
     )
@@ -354,6 +354,10 @@ def _chip(status: str, text: str) -> str:
 
 def _codes(names: Iterable[str]) -> str:
     return ", ".join(f"<code>{_text(name)}</code>" for name in names)
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _class(status: str) -> str:

@@ -77,7 +77,8 @@ class Event(msgspec.Struct, frozen=True):
     @property
     def call(self) -> str:
         """What was called, in words."""
-        mark = f" {self.mark}" if self.mark else ""
+        # Without what all marks of an owner begin with.
+        mark = f" {self.mark.rpartition('.')[2]}" if self.mark else ""
         name = f" {self.claim_id[:6]}" if self.claim_id else ""
         epoch = f"epoch {self.epoch}" if self.epoch else "no epoch"
         return f"{self.name}{mark}{name} ({epoch}{', superseded' if self.is_stale else ''})"
