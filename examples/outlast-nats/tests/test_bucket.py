@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import nats
@@ -14,6 +15,13 @@ import outlast
 
 def opened(url: str, **options: object) -> outlast.Backend:
     return outlast.open_backend(url, **options)  # type: ignore[arg-type]
+
+
+async def keys_of(bucket: str) -> list[str]:
+    """The keys of a bucket, past the driver, without the part that names the namespace."""
+    async with await nats.connect(shared().address) as client:
+        info = await client.jetstream().stream_info(f"KV_{bucket}", subjects_filter=">")
+    return sorted(name.split(".", 3)[3] for name in info.state.subjects or {})
 
 
 async def make_bucket(config: KeyValueConfig) -> str:
@@ -103,3 +111,40 @@ def test_what_the_user_may_not_do_is_said_at_once(tmp_path: Path) -> None:
         asyncio.run(run())
     finally:
         server.close()
+
+
+def test_a_large_message_is_stored_in_parts_that_go_with_its_task() -> None:
+    async def run() -> None:
+        message = outlast.ApiMessage(id="large", role="user", content="x" * 3_000_000)
+        async with opened(f"{shared().address}/large") as backend:
+            await backend.persistence.append_api_message("t1", message)
+            parts = [key for key in await keys_of("large") if key.startswith("piece.")]
+            assert len(parts) == 6
+            assert await backend.persistence.load_api_messages("t1") == [message]
+            await backend.persistence.delete_task("t1", force=True)
+            await backend.sweep(older_than=timedelta(0))
+        assert await keys_of("large") == ["clock", "floor"]
+
+    asyncio.run(run())
+
+
+def test_what_a_crash_left_of_a_large_message_is_swept() -> None:
+    async def run() -> None:
+        async with opened(f"{shared().address}/crashed") as backend:
+            await backend.persistence.save_task_input("t1", outlast.TaskInput(message="m"))
+            (head,) = [key for key in await keys_of("crashed") if key.startswith("task.")]
+            digest = head.rpartition(".")[2]
+            async with await nats.connect(shared().address) as client:
+                js = client.jetstream()
+                (full,) = (
+                    await js.stream_info("KV_crashed", "$KV.crashed.*.task.>")
+                ).state.subjects
+                left = f"{full.rpartition('.task.')[0]}.piece.{digest[0]}.task.{digest}.{'0' * 32}"
+                # Its first part never came.
+                await js.publish(f"{left}.1", b"x")
+            report = await backend.sweep(older_than=timedelta(0))
+            assert report.debris == 1
+            assert head in await keys_of("crashed")
+            assert not [key for key in await keys_of("crashed") if key.startswith("piece.")]
+
+    asyncio.run(run())

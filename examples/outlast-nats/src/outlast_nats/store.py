@@ -37,6 +37,9 @@ CHUNK = 512 * 1024
 _MOST_NAMES = 100_000
 """So many subjects are in one answer of the server, at most."""
 
+_DIGITS = "0123456789abcdef"
+"""Those with which hashes begin."""
+
 _PAGE = 32
 """Pieces whose age one step of a sweep asks for; the answer brings the piece along."""
 
@@ -92,15 +95,8 @@ class NatsStore(ObjectStore):
         return await self.read(key) is None
 
     async def list_heads(self, kind: ScopeKind, after: str | None, limit: int) -> Sequence[str]:
-        first = "0" if after is None else after.partition("/")[2][0]
-        found: list[str] = []
-        for digit in "0123456789abcdef":
-            if digit < first or len(found) >= limit:
-                continue
-            names = await self._names(f"{kind}.{digit}.*")
-            keys = sorted(f"{kind}/{name.rpartition('.')[2]}" for name in names)
-            found += [key for key in keys if after is None or key > after]
-        return found[:limit]
+        names = await self._list(kind, "" if after is None else _head(after), limit)
+        return [f"{kind}/{name.rpartition('.')[2]}" for name in names[:limit]]
 
     # Pieces: immutable, and unknown to everybody until a head refers to them.
 
@@ -132,22 +128,23 @@ class NatsStore(ObjectStore):
 
     async def list_pieces(self, after: str | None, limit: int) -> Listing:
         wanted = min(limit, _PAGE)
-        pieces = sorted({name.rpartition(".")[0] for name in await self._names("piece.>")})
-        pieces = [name for name in pieces if after is None or name > after][:wanted]
+        # "/" stands behind ".": behind all chunks of that piece.
+        names = await self._list("piece", "" if after is None else f"{after}/", wanted)
+        chunks = {name.rpartition(".")[0]: name for name in names}
+        pieces = list(chunks)[:wanted]
         now = await self.now()
 
-        async def look(name: str) -> Candidate | None:
-            _, kind, digest, piece = name.split(".")
-            (chunk, *_) = sorted(await self._names(f"{name}.*")) or [""]
-            found = await self._get(chunk) if chunk else None
+        async def look(piece: str) -> Candidate | None:
+            found = await self._get(chunks[piece])
             if found is None or found.time is None:
                 return None  # removed in between
-            return Candidate(f"{kind}/{digest}", piece, now - found.time.timestamp())
+            _, _, kind, digest, name = piece.split(".")
+            return Candidate(f"{kind}/{digest}", name, now - found.time.timestamp())
 
-        candidates = await self.gather([partial(look, name) for name in pieces])
+        candidates = await self.gather([partial(look, piece) for piece in pieces])
         return Listing(
             [found for found in candidates if found is not None],
-            pieces[-1] if len(pieces) == wanted else None,
+            pieces[-1] if len(names) >= wanted else None,
         )
 
     async def sweep_temporary(
@@ -243,8 +240,21 @@ class NatsStore(ObjectStore):
         except APIError as error:
             raise translate(error, place.links.server.place, changes=False) from error
 
+    async def _list(self, folder: str, after: str, enough: int) -> list[str]:
+        """Names in a folder behind ``after``, in order: so many, or more, or all that there are.
+
+        The server returns them unsorted and all at once, so they are asked for in 16 parts.
+        """
+        found: list[str] = []
+        for digit in _DIGITS[_DIGITS.index(after[len(folder) + 1 : len(folder) + 2]) :]:
+            if len(found) >= enough:
+                break
+            found += sorted(
+                name for name in await self._names(f"{folder}.{digit}.>") if name > after
+            )
+        return found
+
     async def _names(self, pattern: str) -> Sequence[str]:
-        """The keys below the namespace that a pattern matches, in no order."""
         place = self._place
         try:
             info = await place.links.call(
@@ -273,4 +283,4 @@ def _head(key: str) -> str:
 
 def _piece(key: str, name: str, number: int | str) -> str:
     kind, _, digest = key.partition("/")
-    return f"piece.{kind}.{digest}.{name}.{number}"
+    return f"piece.{digest[0]}.{kind}.{digest}.{name}.{number}"
