@@ -44,22 +44,24 @@ from outlast.models import (
     ToolInfo,
     UserMessage,
 )
-from outlast.registry import BackendInfo, hookimpl, installed_plugins, open_backend
+from outlast.registry import BackendInfo, installed_plugins, open_backend
 
 if TYPE_CHECKING:
     from outlast.backends.file import FileBackend
     from outlast.backends.memory import MemoryBackend
+    from outlast.registry import hookimpl
 
 __version__ = "0.1.0"
 
 _LAZY = {
     "FileBackend": "outlast.backends.file",
     "MemoryBackend": "outlast.backends.memory",
+    "hookimpl": "outlast.registry",
 }
 
 
 def __getattr__(name: str) -> object:
-    # Backends are imported when they are first named, so that importing the package stays cheap.
+    # Imported when they are first named, so that importing the package stays cheap.
     if name in _LAZY:
         from importlib import import_module
 

@@ -1,15 +1,13 @@
 """Backends found by URL: pluggy hooks, loaded on first use, one entry point at a time."""
 
 import importlib
-import importlib.metadata
 import inspect
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import pluggy
 
 from outlast.codec import Codec
 from outlast.contracts import Backend, DriverBackend
@@ -22,9 +20,15 @@ from outlast.values import check_id
 PROJECT: Final = "outlast"
 """Name of the entry-point group and of the pluggy project."""
 
-hookspec: Final[pluggy.HookspecMarker] = pluggy.HookspecMarker(PROJECT)
-hookimpl: Final[pluggy.HookimplMarker] = pluggy.HookimplMarker(PROJECT)
-"""Marks a plugin's ``outlast_backends``."""
+# pluggy, and the metadata of distributions with it, are a third of what importing outlast would
+# take. They come when the first backend is opened, or the first plugin is marked.
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    import pluggy
+
+    hookimpl: Final[pluggy.HookimplMarker] = pluggy.HookimplMarker(PROJECT)
+    """Marks a plugin's ``outlast_backends``."""
 
 EXTRAS: Final[dict[str, str]] = {
     "mariadb": "mysql",
@@ -73,41 +77,27 @@ class Plugin(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-class Hooks:
-    """The one hook that a plugin implements."""
-
-    @hookspec
-    def outlast_backends(self) -> list[BackendInfo]:  # type: ignore[empty-body]
-        """Describe the backends of this plugin; called once, and imports no driver."""
-
-
-class _BuiltIn:
-    """The backends of the core itself."""
-
-    @hookimpl
-    def outlast_backends(self) -> list[BackendInfo]:
-        return [
-            BackendInfo(
-                name="memory",
-                schemes=("memory",),
-                factory="outlast.backends.memory:MemoryDriver.from_url",
-                summary="in the process; memory://name is shared within it",
-            ),
-            BackendInfo(
-                name="file",
-                schemes=("file",),
-                factory="outlast.backends.file:FileDriver.from_url",
-                summary="a directory, shared by the processes of one host",
-            ),
-        ]
+_BUILT_IN: Final = (
+    BackendInfo(
+        name="memory",
+        schemes=("memory",),
+        factory="outlast.backends.memory:MemoryDriver.from_url",
+        summary="in the process; memory://name is shared within it",
+    ),
+    BackendInfo(
+        name="file",
+        schemes=("file",),
+        factory="outlast.backends.file:FileDriver.from_url",
+        summary="a directory, shared by the processes of one host",
+    ),
+)
+"""The backends of the core itself."""
 
 
 class Registry:
     """The plugins of one environment."""
 
-    def __init__(
-        self, entry_points: Callable[[], Sequence[importlib.metadata.EntryPoint]] | None = None
-    ) -> None:
+    def __init__(self, entry_points: Callable[[], Sequence["EntryPoint"]] | None = None) -> None:
         """Make a registry; nothing is loaded before it is asked.
 
         Args:
@@ -161,7 +151,7 @@ class Registry:
         return f"no backend serves {scheme}:// URLs; known: {known}{failures}"
 
     def _load(self) -> list[Plugin]:
-        plugins = [_describe("outlast", _BuiltIn())]
+        plugins = [Plugin(source="outlast", backends=_BUILT_IN)]
         seen: set[tuple[str, str]] = set()
         for entry_point in self._entry_points():
             identity = (entry_point.name, entry_point.value)
@@ -178,12 +168,21 @@ class Registry:
         return plugins
 
 
-def _installed() -> Sequence[importlib.metadata.EntryPoint]:
-    return tuple(importlib.metadata.entry_points(group=PROJECT))
+def _installed() -> "Sequence[EntryPoint]":
+    from importlib.metadata import entry_points
+
+    return tuple(entry_points(group=PROJECT))
 
 
 def _describe(source: str, plugin: object) -> Plugin:
     """Ask one plugin, with a manager of its own, so that its failure is its own, too."""
+    import pluggy
+
+    class Hooks:
+        @pluggy.HookspecMarker(PROJECT)
+        def outlast_backends(self) -> list[BackendInfo]:  # type: ignore[empty-body]
+            """Describe the backends of this plugin; called once, and imports no driver."""
+
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(Hooks)
     try:
@@ -295,6 +294,14 @@ def _load_factory(info: BackendInfo) -> Callable[..., object]:
     if not callable(target):
         raise ConfigurationError(f"{info.factory} is not callable")
     return target  # type: ignore[no-any-return]
+
+
+def __getattr__(name: str) -> object:
+    if name == "hookimpl":
+        import pluggy
+
+        return pluggy.HookimplMarker(PROJECT)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = [
