@@ -1,8 +1,8 @@
 """The faults tier bites: drivers of Redis that are wrong only when the network fails are found."""
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 
@@ -27,6 +27,8 @@ from outlast_contract.servers import ServerUnavailable, shared_server, start_ser
 from outlast_contract.stores.redis import RedisHarness
 from outlast_redis import RedisDriver, _links
 from outlast_redis._answers import pack
+
+ResultT = TypeVar("ResultT")
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -118,11 +120,18 @@ class RefusesItsOwnSuccess(RedisDriver):
 class ReadsNothing(RedisDriver):
     """A read that fails says that nothing is stored."""
 
-    async def load(self, scope: Scope, log: str, *, last: int | None = None) -> list[Entry]:
+    async def load_data(
+        self,
+        scope: Scope,
+        log: str,
+        decode: Callable[[Iterable[bytes]], ResultT],
+        *,
+        last: int | None = None,
+    ) -> ResultT:
         try:
-            return await super().load(scope, log, last=last)
+            return await super().load_data(scope, log, decode, last=last)
         except OutlastError:
-            return []
+            return decode(())
 
 
 class ComparesInTheClient(RedisDriver):

@@ -270,6 +270,8 @@ async def test_a_log_keeps_the_order_of_appends_whatever_its_length(driver: Driv
     for last in (0, 1, 2, 3, 4, 5, 9, 30, len(expected) - 1, len(expected), 10_000):
         wanted = expected[max(0, len(expected) - last) :]
         assert await driver.load(TASK, "api", last=last) == wanted, last
+        data = [entry.data for entry in wanted]
+        assert await driver.load_data(TASK, "api", list, last=last) == data, last
 
 
 async def test_an_append_of_known_ids_returns_their_entries_and_changes_nothing(
@@ -490,7 +492,9 @@ def _compare(reference: Driver, driver: Driver, rng: random.Random) -> None:
                 page = await driver.sweep(older_than=0.0, limit=99, dry_run=False, after="piece|")
                 assert page.debris == 0
             elif scope.kind == "task":
-                await both("load", scope, log, last=rng.choice((None, 0, 1, 2, 7, 40)))
+                last = rng.choice((None, 0, 1, 2, 7, 40))
+                await both("load", scope, log, last=last)
+                await both("load_data", scope, log, list, last=last)
             for name in ("state", "input") if scope.kind == "task" else ("checkpoint",):
                 await both("read", scope, name)
         for scope in scopes:

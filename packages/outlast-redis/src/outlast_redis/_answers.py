@@ -32,6 +32,11 @@ def unpack(element: bytes) -> Entry:
     return Entry(element[2:end].decode(), element[end:])
 
 
+def unpack_data(element: bytes) -> bytes:
+    """The data of the entry in an element of a list."""
+    return element[2 + int.from_bytes(element[:2], "big") :]
+
+
 def pieces(elements: Iterable[bytes]) -> Iterator[list[bytes]]:
     """The elements in runs of about a mebibyte, or of one that is larger."""
     piece: list[bytes] = []
@@ -77,5 +82,6 @@ __all__ = [
     "pieces",
     "stored_fence",
     "unpack",
+    "unpack_data",
     "value_of",
 ]

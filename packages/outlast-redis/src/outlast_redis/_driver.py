@@ -1,8 +1,8 @@
 """`RedisDriver`: each call is one script, and one round trip, on the bucket of its scope."""
 
 import secrets
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeVar
 
 from redis.asyncio import Redis, RedisCluster
 
@@ -42,12 +42,15 @@ from outlast_redis._answers import (
     pieces,
     stored_fence,
     unpack,
+    unpack_data,
     value_of,
 )
 from outlast_redis._keys import PARTS, Keys
 from outlast_redis._links import Link
 from outlast_redis._options import link_of_client, link_of_url
 from outlast_redis._scripts import run
+
+ResultT = TypeVar("ResultT")
 
 FORMAT: Final = "1"
 """Of keys and fields; a namespace holds it once."""
@@ -224,11 +227,25 @@ class RedisDriver(Driver):
         return int(details[0])
 
     async def load(self, scope: Scope, log: str, *, last: int | None = None) -> list[Entry]:
+        return [unpack(element) for element in await self._elements(scope, log, last)]
+
+    async def load_data(
+        self,
+        scope: Scope,
+        log: str,
+        decode: Callable[[Iterable[bytes]], ResultT],
+        *,
+        last: int | None = None,
+    ) -> ResultT:
+        return decode(map(unpack_data, await self._elements(scope, log, last)))
+
+    async def _elements(self, scope: Scope, log: str, last: int | None) -> Sequence[bytes]:
         if last == 0:
             return []
         key = self._keys.of(scope).log(log).entries
         first = 0 if last is None else -last
-        return [unpack(data) for data in await self._open.send(key, ("LRANGE", key, first, -1))]
+        elements: Sequence[bytes] = await self._open.send(key, ("LRANGE", key, first, -1))
+        return elements
 
     async def append(
         self,

@@ -6,7 +6,7 @@ a call in fewer round trips overrides the call.
 
 import abc
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -172,6 +172,16 @@ class SqlDriver(Driver):
 
     async def load(self, scope: Scope, log: str, *, last: int | None = None) -> list[Entry]:
         return await self._read(_reads.load(self._key(scope), LOG_CODES[log], last))
+
+    async def load_data(
+        self,
+        scope: Scope,
+        log: str,
+        decode: Callable[[Iterable[bytes]], ResultT],
+        *,
+        last: int | None = None,
+    ) -> ResultT:
+        return await self._read(_reads.load_data(self._key(scope), LOG_CODES[log], decode, last))
 
     async def append(
         self,

@@ -1,7 +1,7 @@
 """Reads: each a single statement, so that it sees one state; SQL that every dialect takes."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import index
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, cast
 
@@ -21,6 +21,7 @@ class Dialect(NamedTuple):
         for_share: Ends a SELECT that keeps its rows from being changed.
         insert_or_ignore: Begins an INSERT that does nothing if the row is there.
         on_conflict: Ends it.
+        tells_ignored: Whether the result tells that ``insert_or_ignore`` did nothing.
         has_arrays: Whether a parameter may be a list, which ``unnest`` makes rows of.
     """
 
@@ -29,14 +30,19 @@ class Dialect(NamedTuple):
     for_share: str = ""
     insert_or_ignore: str = "INSERT"
     on_conflict: str = ""
+    tells_ignored: bool = False
     has_arrays: bool = False
 
 
 class Result(Protocol):
     """What a statement returned."""
 
+    @property
+    def rowcount(self) -> int: ...
     def fetchone(self) -> Any: ...
     def fetchall(self) -> list[Any]: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def close(self) -> None: ...
 
 
 class Database(Protocol):
@@ -54,7 +60,7 @@ class Query(Generic[ResultT]):
     __slots__ = ("decode", "parameters", "sql")
 
     def __init__(
-        self, sql: str, parameters: Sequence[Any], decode: Callable[[list[Any]], ResultT]
+        self, sql: str, parameters: Sequence[Any], decode: Callable[[Any], ResultT]
     ) -> None:
         self.sql = sql
         self.parameters = parameters
@@ -63,6 +69,21 @@ class Query(Generic[ResultT]):
     def __call__(self, db: Database) -> ResultT:
         """Run it on a blocking connection."""
         return self.decode(db.execute(self.sql, self.parameters).fetchall())
+
+
+class _Streamed(Query[ResultT]):
+    """A query whose rows are decoded as they come, where they come one by one: many of them are not
+    held beside what becomes of them.
+    """
+
+    __slots__ = ()
+
+    def __call__(self, db: Database) -> ResultT:
+        rows = db.execute(self.sql, self.parameters)
+        try:
+            return self.decode(rows)
+        finally:
+            rows.close()
 
 
 class Key(NamedTuple):
@@ -79,10 +100,8 @@ SELECT r.data, COALESCE(r.version, 0), r.changed_at, s.epoch, s.claim_id, s.seq,
 WHERE s.namespace = ? AND s.kind = ? AND s.id = ?
 """
 _LOAD = """
-SELECT e.entry_id, e.data FROM outlast_scope s JOIN outlast_entry e ON e.sid = s.sid
-WHERE s.namespace = ? AND s.kind = ? AND s.id = ? AND e.log = ? ORDER BY e.pos
-"""
-_LOAD_LAST = _LOAD.rstrip() + " DESC LIMIT ?"
+SELECT {} FROM outlast_scope s JOIN outlast_entry e ON e.sid = s.sid
+WHERE s.namespace = ? AND s.kind = ? AND s.id = ? AND e.log = ? ORDER BY e.pos"""
 
 
 NOT_AS_WRITTEN: Final = (AttributeError, TypeError, UnicodeDecodeError)
@@ -147,9 +166,29 @@ def read(dialect: Dialect, key: Key, register: int) -> Query[Value]:
 
 def load(key: Key, log: int, last: int | None) -> Query[list[Entry]]:
     """`Driver.load`."""
+    return _load("e.entry_id, e.data", key, log, last, _entries)
+
+
+def load_data(
+    key: Key, log: int, decode: Callable[[Iterable[bytes]], ResultT], last: int | None
+) -> Query[ResultT]:
+    """`Driver.load_data`."""
+
+    def decode_rows(rows: Iterable[Any]) -> ResultT:
+        return decode(data for (data,) in rows)
+
     if last is None:
-        return Query(_LOAD, (*key, log), _entries)
-    return Query(_LOAD_LAST, (*key, log, last), lambda rows: _entries(rows[::-1]))
+        return _Streamed(_LOAD.format("e.data"), (*key, log), decode_rows)
+    return _load("e.data", key, log, last, decode_rows)
+
+
+def _load(
+    columns: str, key: Key, log: int, last: int | None, decode: Callable[[list[Any]], ResultT]
+) -> Query[ResultT]:
+    if last is None:
+        return Query(_LOAD.format(columns), (*key, log), decode)
+    sql = f"{_LOAD.format(columns)} DESC LIMIT ?"
+    return Query(sql, (*key, log, last), lambda rows: decode(rows[::-1]))
 
 
 def _entries(rows: list[Any]) -> list[Entry]:

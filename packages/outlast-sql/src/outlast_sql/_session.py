@@ -6,7 +6,7 @@ neither a thread nor a second version of themselves.
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -26,6 +26,11 @@ class Rows:
     def __init__(self, rows: Sequence[Row]) -> None:
         self._rows = rows
 
+    @property
+    def rowcount(self) -> int:
+        """Not known."""
+        return -1
+
     def fetchone(self) -> Any:
         """The first row, or ``None``."""
         return self._rows[0] if self._rows else None
@@ -33,6 +38,12 @@ class Rows:
     def fetchall(self) -> list[Any]:
         """All rows."""
         return list(self._rows)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._rows)
+
+    def close(self) -> None:
+        """They are here already."""
 
 
 class Session:

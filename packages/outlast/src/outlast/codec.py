@@ -6,8 +6,7 @@ up to its own; golden files in the tests freeze each of them.
 """
 
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -85,24 +84,29 @@ class Codec:
                 f"the stored {KINDS[kind]} cannot be decoded: {error}"
             ) from error
 
-    def decode_many(self, stored: Sequence[bytes], kind: type[RecordT]) -> list[RecordT]:
-        """What `decode` returns for each; the usual case goes through C alone.
+    def decode_many(self, stored: Iterable[bytes], kind: type[RecordT]) -> list[RecordT]:
+        """What `decode` returns for each.
 
         Raises:
             UnsupportedVersionError: As `decode`, for the first of which it is true.
             CorruptDataError: The same.
         """
-        if type(self).decode is Codec.decode:
-            header = self._headers[kind]
-            size = len(header)
-            payloads = [
-                data[size:] for data in stored if type(data) is bytes and data[:size] == header
-            ]
-            if len(payloads) == len(stored):
-                decoder = cast("msgspec.json.Decoder[RecordT]", self._decoders[kind])
-                with suppress(RecursionError, msgspec.MsgspecError, ValueError):
-                    return list(map(decoder.decode, payloads))
-        return [self.decode(data, kind) for data in stored]
+        if type(self).decode is not Codec.decode:
+            return [self.decode(data, kind) for data in stored]
+        header = self._headers[kind]
+        size = len(header)
+        decode = cast("msgspec.json.Decoder[RecordT]", self._decoders[kind]).decode
+        found: list[RecordT] = []
+        for data in stored:
+            # One by one: what is cut out of one record makes room for the next.
+            if type(data) is bytes and data[:size] == header:
+                try:
+                    found.append(decode(data[size:]))
+                    continue
+                except (RecursionError, msgspec.MsgspecError, ValueError):
+                    pass  # `decode` says what is wrong, or has more room.
+            found.append(self.decode(data, kind))
+        return found
 
     def _explain(self, data: bytes, kind: type[Record]) -> None:
         """Raise what is wrong with a header that is not the usual one."""

@@ -22,13 +22,15 @@ at a time.
 """
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from outlast.errors import ConflictError, FencedError, OutlastError, StaleWriteError
+
+ResultT = TypeVar("ResultT")
 
 ScopeKind = Literal["task", "run"]
 Survives = Literal["process", "server", "failover"]
@@ -368,6 +370,22 @@ class Driver(abc.ABC):
     @abc.abstractmethod
     async def load(self, scope: Scope, log: str, *, last: int | None = None) -> list[Entry]:
         """The log's entries in append order: all, or the newest ``last`` (A5, A6, A10)."""
+
+    async def load_data(
+        self,
+        scope: Scope,
+        log: str,
+        decode: Callable[[Iterable[bytes]], ResultT],
+        *,
+        last: int | None = None,
+    ) -> ResultT:
+        """What ``decode`` makes of the data of `load`; the layer above reads logs by this.
+
+        A driver overrides it that can leave the ids out, or have entries decoded while it reads
+        others. ``decode`` takes them in append order and may run in any thread; what it raises goes
+        to the caller as it is.
+        """
+        return decode([entry.data for entry in await self.load(scope, log, last=last)])
 
     @abc.abstractmethod
     async def append(

@@ -330,9 +330,9 @@ class DriverPersistence(PersistenceManager):
         with self._calls.describing(operation, task_id):
             scope = check_scope(Scope("task", task_id), "task_id", None)
             wanted = _check_count(last, "last")
-            load = partial(self._driver.load, scope, log.name, last=wanted)
-            entries = await self._calls.read(operation, task_id, load)
-            return self._records.codec.decode_many([entry.data for entry in entries], log.kind)
+            decode = partial(self._records.codec.decode_many, kind=log.kind)
+            load = partial(self._driver.load_data, scope, log.name, decode, last=wanted)
+            return await self._calls.read(operation, task_id, load)
 
     async def _append(
         self,

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -35,7 +35,7 @@ from outlast.heads.changes import (
 )
 from outlast.heads.encoding import decode_head
 from outlast.heads.layout import Head, Layout
-from outlast.heads.logs import LogChange, MissingPieceError, load_entries
+from outlast.heads.logs import LogChange, MissingPieceError, load_data, load_entries
 from outlast.heads.store import ObjectStore, Stored, key_of
 from outlast.heads.swapping import Change, Decide, Swapper, View, missing_piece
 from outlast.heads.sweeping import sweep
@@ -148,6 +148,22 @@ class HeadDriver(Driver):
                 return await load_entries(store, key_of(scope), head.log(log), last)
 
             return await _consistent(store, key_of(scope), scope, read) or []
+
+        return await self._run(operation)
+
+    async def load_data(
+        self,
+        scope: Scope,
+        log: str,
+        decode: Callable[[Iterable[bytes]], ResultT],
+        *,
+        last: int | None = None,
+    ) -> ResultT:
+        async def operation(store: ObjectStore) -> ResultT:
+            async def read(head: Head) -> Iterable[bytes]:
+                return await load_data(store, key_of(scope), head.log(log), last)
+
+            return decode(await _consistent(store, key_of(scope), scope, read) or ())
 
         return await self._run(operation)
 

@@ -7,7 +7,7 @@ and an object that belongs to another scope (`CorruptDataError`).
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Final, Literal, NamedTuple
 
@@ -125,13 +125,21 @@ def prefix_size(data: bytes) -> int:
 
 def decode_entries(data: bytes, place: str) -> list[Entry]:
     """The entries of a whole piece."""
+    return list(map(Entry, *_ids_and_data(data, place)))
+
+
+def decode_data(data: bytes, place: str) -> Iterator[bytes]:
+    """`decode_entries` without the ids; the piece is checked at once."""
+    return _ids_and_data(data, place)[1]
+
+
+def _ids_and_data(data: bytes, place: str) -> tuple[list[str], Iterator[bytes]]:
     table, body = _open(data, "entries", place, whole=True)
     ids, sizes = _ids_table(table, place)
     if sum(sizes) != len(body) or min(sizes, default=0) < 0:
         raise CorruptDataError(f"{place} contradicts itself: {len(body)} bytes of entries")
     ends = list(accumulate(sizes, initial=len(data) - len(body)))
-    parts = [data[start:end] for start, end in pairwise(ends)]
-    return list(map(Entry, ids, parts))
+    return ids, (data[start:end] for start, end in pairwise(ends))
 
 
 def decode_ids(prefix: bytes, place: str) -> list[str]:
@@ -216,6 +224,7 @@ __all__ = [
     "HEAD_STAMP",
     "PIECE_FORMAT",
     "Piece",
+    "decode_data",
     "decode_entries",
     "decode_floor",
     "decode_head",

@@ -10,10 +10,12 @@ reference to the next.
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 
 from outlast.driver import Entry
 from outlast.heads.encoding import (
     Piece,
+    decode_data,
     decode_entries,
     decode_index,
     decode_value,
@@ -92,14 +94,35 @@ async def load_entries(store: ObjectStore, key: str, log: Log, last: int | None)
     Raises:
         MissingPieceError: The log was changed since its head was read.
     """
+    refs = await _leaves_with(store, key, log, last)
+    entries = [*await _entries_of(store, key, refs), *log.tail]
+    return entries if last is None else entries[max(0, len(entries) - last) :]
+
+
+async def load_data(store: ObjectStore, key: str, log: Log, last: int | None) -> Iterable[bytes]:
+    """The data of `load_entries`, without their ids; cut out of the pieces one by one."""
+    refs = await _leaves_with(store, key, log, last)
+    pieces = await read_all(store, key, refs) if refs else []
+    parts = [
+        decode_data(piece, store.place(key, ref.name))
+        for ref, piece in zip(refs, pieces, strict=True)
+    ]
+    data = chain(*parts, (entry.data for entry in log.tail))
+    if last is None:
+        return data
+    count = sum(ref.count for ref in refs) + len(log.tail)
+    return islice(data, max(0, count - last), None)
+
+
+async def _leaves_with(store: ObjectStore, key: str, log: Log, last: int | None) -> Sequence[Ref]:
+    """The pieces that hold the newest ``last`` entries, as far as the tail does not."""
     if last is not None and last <= len(log.tail):
-        return list(log.tail[len(log.tail) - last :])
+        return ()
     wanted = None if last is None else last - len(log.tail)
     refs = _newest(log.refs, wanted)
     while any(ref.level for ref in refs):
         refs = _newest(await _expand(store, key, refs), wanted)
-    entries = [*await _entries_of(store, key, refs), *log.tail]
-    return entries if last is None else entries[-last:]
+    return refs
 
 
 async def find_entries(
@@ -259,6 +282,7 @@ __all__ = [
     "MissingPieceError",
     "all_leaves",
     "find_entries",
+    "load_data",
     "load_entries",
     "load_value",
     "names_beneath",
