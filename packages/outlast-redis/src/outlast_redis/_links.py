@@ -173,8 +173,8 @@ def pack(commands: Sequence[Command]) -> list[bytes]:
     for command in commands:
         parts.append(b"*%d\r\n" % len(command))
         for word in command:
-            data = word if isinstance(word, bytes) else str(word).encode()
-            parts += (b"$%d\r\n" % len(data), data, b"\r\n")
+            data = word if type(word) is bytes else str(word).encode()
+            parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
     return [b"".join(parts)]
 
 

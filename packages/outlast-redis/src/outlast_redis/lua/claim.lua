@@ -1,4 +1,5 @@
 -- ARGV: 1 claim_id, 2 at_least or '', 3 parent or '', 4 register, 5 member.
+check_lists()
 if epoch == 0 or stored[2] ~= ARGV[1] then
   local next = math.max(epoch, floor) + 1
   if ARGV[2] ~= '' then
@@ -11,5 +12,5 @@ if epoch == 0 or stored[2] ~= ARGV[1] then
 end
 -- What holds data is found by the parent that came with them.
 if ARGV[3] ~= '' and redis.call('HEXISTS', KEYS[1], ARGV[4]) == 0 then move(ARGV[3]) end
-return {'done', digits(now), unpack(redis.call('HMGET', KEYS[1], 'epoch', 'claim', 'seq', 'op',
+return {'done', digits(clock()), unpack(redis.call('HMGET', KEYS[1], 'epoch', 'claim', 'seq', 'op',
   'parent', ARGV[4], ARGV[4] .. '.version', ARGV[4] .. '.time'))}

@@ -2,6 +2,7 @@
 -- ARGV: 6 the log's part, 7 generation, 8 how many entries it must have.
 local part = tonumber(ARGV[6])
 local outcome = refusal()
+check_lists()
 if not outcome and (redis.call('LLEN', KEYS[8]) ~= tonumber(ARGV[8])
   or redis.call('HLEN', KEYS[9]) ~= tonumber(ARGV[8])) then
   outcome = {'absent'}

@@ -1,24 +1,28 @@
 -- What the scripts on one scope share.
 -- KEYS: 1 head, 2 index, 3 empty, 4 floor. ARGV: 1-4 epoch ('': unclaimed), claim_id, seq, op of a
 -- mutation; 5 member.
+-- ARGV[6] of a write is its register.
 -- The head holds the fence, `version` (of its newest register write), `parts` (bits: which
 -- registers and logs hold data), index attributes and registers. `empty` orders the scopes without
 -- data by their last change; `floor` is what no swept scope was above.
 local stored = redis.call('HMGET', KEYS[1], 'epoch', 'claim', 'seq', 'op', 'version', 'parts',
-  'parent')
+  'parent', (ARGV[6] or '') .. '.version')
 local exists = stored[1] ~= false
 local epoch = tonumber(stored[1] or '0')
 local version = tonumber(stored[5] or '0')
 local parts = tonumber(stored[6] or '0')
-local now = clock()
 local floor = 0
 if epoch == 0 then
   floor = tonumber(redis.call('GET', KEYS[4]) or '0')
   if not exists then version = floor end
 end
--- Nothing below may fail once something is written; a key of another type would.
-redis.call('ZCARD', KEYS[2])
-redis.call('ZCARD', KEYS[3])
+
+-- Nothing may fail once something is written; a key of another type would. For scripts that are
+-- about to write to `index` or `empty`.
+local function check_lists()
+  redis.call('ZCARD', KEYS[2])
+  redis.call('ZCARD', KEYS[3])
+end
 
 -- The stored fence, if it does not admit the mutation; the driver says what that means.
 local function refusal()
@@ -43,7 +47,7 @@ local function store(fields, new_parts)
     redis.call('ZADD', KEYS[2], 0, ARGV[5])
   end
   if new_parts == 0 then
-    redis.call('ZADD', KEYS[3], digits(now), ARGV[5])
+    redis.call('ZADD', KEYS[3], digits(clock()), ARGV[5])
   elseif parts == 0 and exists then
     redis.call('ZREM', KEYS[3], ARGV[5])
   end

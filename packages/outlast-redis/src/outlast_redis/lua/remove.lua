@@ -1,6 +1,7 @@
 -- KEYS: 5 and following: list and ids of each log. ARGV: 6 and following: registers.
 local refused = refusal()
 if refused then return refused end
+check_lists()
 if not exists then return {'done'} end
 local fields = mark()
 local written = digits(version + 1)

@@ -1,6 +1,7 @@
 -- KEYS: 5 list, 6 ids. ARGV: 6 the log's part, entries.
 local refused = refusal()
 if refused then return refused end
+check_lists()
 local part = tonumber(ARGV[6])
 local without = bit.band(parts, bit.bnot(part))
 if #ARGV > 6 then
