@@ -20,7 +20,7 @@ from outlast_sql._reads import Database, Dialect
 ResultT = TypeVar("ResultT")
 Work = Callable[[Database], ResultT]
 
-SQLITE: Final = Dialect(now="NULL", insert_or_ignore="INSERT OR IGNORE")
+SQLITE: Final = Dialect(now="NULL", insert_or_ignore="INSERT OR IGNORE", tells_ignored=True)
 
 _ROWS: Final = 200
 """Rows that are written without a look at whether the call was stopped."""

@@ -8,7 +8,7 @@ in Python between two statements.
 
 from collections.abc import Iterator, Sequence
 from operator import index as whole
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from outlast.driver import (
     Entry,
@@ -103,7 +103,8 @@ _AMONG = (
 )
 _LISTED = "sid = ? AND log = ? AND entry_id IN"
 _HOLDS_ENTRY = "SELECT 1 FROM outlast_entry WHERE sid = ? LIMIT 1"
-_ADD = "INSERT INTO outlast_entry (sid, log, pos, entry_id, data) VALUES (?, ?, ?, ?, ?)"
+_ENTRY = " INTO outlast_entry (sid, log, pos, entry_id, data) VALUES (?, ?, ?, ?, ?)"
+_ADD = f"INSERT{_ENTRY}"
 _EMPTY = "DELETE FROM outlast_entry WHERE sid = ? AND log = ?"
 
 
@@ -278,15 +279,30 @@ def append(
         if not new:
             return []
         head = _create(db, key, StoredFence(), None, _now(db))
-    else:
+    elif present or len(new) != 1 or not db.dialect.tells_ignored:
         _check_present(db, head.sid, log, present)
         known = _known(db, head.sid, log, new)
         if known:
             return known
+    elif _add_if_new(db, head, log, new[0]):
+        _advance(db, head, fence, None, tail=head.tail + 1)
+        return []
+    else:
+        return _known(db, head.sid, log, new) or _raise_displaced()
     _add(db, head, log, new)
     empty_since = _now(db) if not new and head.empty_since is not None else None
     _advance(db, head, fence, empty_since, tail=head.tail + len(new))
     return []
+
+
+def _add_if_new(db: Database, head: Head, log: int, entry: Entry) -> bool:
+    """Add the entry unless its id is known, in one statement; whether it was added."""
+    row = head.sid, log, head.tail + 1, entry.id.encode(), entry.data
+    return db.execute(f"{db.dialect.insert_or_ignore}{_ENTRY}", row).rowcount == 1
+
+
+def _raise_displaced() -> NoReturn:
+    raise damaged("outlast_scope", ValueError("an entry has a position that is not given yet"))
 
 
 def _check_present(db: Database, sid: int, log: int, present: Sequence[str]) -> None:
