@@ -45,7 +45,7 @@ def main() -> int:
     logging.getLogger().addHandler(logging.NullHandler())  # Peers log through the root.
     console = Console(highlight=False, width=None if os.isatty(1) else 160)
     profile = QUICK if arguments.quick else WHOLE
-    report = Report("quick" if arguments.quick else "whole")
+    report = Report("quick" if arguments.quick else "whole", profile.each)
     begun = time.monotonic()
     for kind in arguments.only or (IN_PROCESS, *STORES):
         _measure(kind, arguments.part or PARTS, profile, report, console)

@@ -1,4 +1,4 @@
-"""Charts of one run, as SVG for the documentation and as PNG."""
+"""Charts of one run, as SVG for the documentation and as PNG; its tables beside them."""
 
 import argparse
 import json
@@ -8,16 +8,11 @@ from typing import Any, Final
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+from matplotlib.ticker import FuncFormatter
 
-NAMES: Final = {
-    "redis": "Redis",
-    "mongodb": "MongoDB",
-    "s3": "S3",
-    "file": "file",
-    "sqlite": "SQLite",
-    "postgres": "PostgreSQL",
-    "mariadb": "MariaDB",
-}
+from benchmarks.names import NAMES
+from benchmarks.tables import write_tables
+
 _RATIOS: Final = {
     "append": "append, 1 KB",
     "put": "checkpoint, 4 KB",
@@ -67,6 +62,8 @@ def draw(report: Mapping[str, Any], folder: Path) -> list[Path]:
             made.savefig(path, dpi=110, metadata={"Date": None} if ending == "svg" else None)
             drawn.append(path)
         plt.close(made)
+    drawn.append(folder / "figures.inc")
+    write_tables(report, drawn[-1])
     return drawn
 
 
@@ -128,7 +125,9 @@ def _peers(rows: Sequence[Mapping[str, Any]]) -> Any:
     stores = [store for store in NAMES if any(row["store"] == store for row in found)]
     if not stores:
         return None
-    figure, all_axes = plt.subplots(1, len(stores), figsize=(2.5 * len(stores), 3.4), squeeze=False)
+    figure, all_axes = plt.subplots(
+        1, len(stores), figsize=(2.5 * len(stores) + 0.5, 3.4), squeeze=False, sharey=True
+    )
     titles = {
         "outlast": "outlast, fenced and idempotent",
         "session": "OpenAI Agents SDK session",
@@ -145,6 +144,7 @@ def _peers(rows: Sequence[Mapping[str, Any]]) -> Any:
             axes.plot(*zip(*points, strict=True), color=color, marker="o", label=title)
         axes.set_title(NAMES[store])
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.set_xticks([100, 500, 1000])
         axes.set_xlabel("messages")
     all_axes[0][0].set_ylabel("ms for one more message")

@@ -64,6 +64,7 @@ class Report:
 
     Attributes:
         profile: ``whole`` or ``quick``.
+        each: Appends of each of the tasks that append at once.
         lines: In the order in which they were taken.
         breakdowns: By store.
         missing: What was not measured, and why.
@@ -71,6 +72,7 @@ class Report:
     """
 
     profile: str
+    each: int
     lines: list[Line] = field(default_factory=list[Line])
     breakdowns: dict[str, Breakdown] = field(default_factory=dict[str, Breakdown])
     missing: dict[str, str] = field(default_factory=dict[str, str])
@@ -86,6 +88,7 @@ class Report:
         return {
             "version": outlast.__version__,
             "profile": self.profile,
+            "each": self.each,
             "python": platform.python_version(),
             "machine": {
                 "processors": os.cpu_count(),
