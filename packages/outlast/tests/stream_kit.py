@@ -101,10 +101,11 @@ class ScriptedModel:
         assert request is QUESTION
         self.prefixes.append(prefix)
         cut = self.cuts.popleft() if self.cuts else None
+        script = list(behind(self.events, prefix))
+        event: ModelEvent | None = None
         self.open_streams += 1
         try:
-            # A cut may come behind the last event, too.
-            for sent, event in enumerate((*behind(self.events, prefix), None)):
+            for sent, event in enumerate((*script, None)):
                 if cut is not None and sent == cut.after:
                     self.is_cut = True
                     try:
@@ -114,6 +115,12 @@ class ScriptedModel:
                 if event is not None:
                     yield event
                     await (self.pause() if self.pause is not None else asyncio.sleep(0))
+        except GeneratorExit:
+            # Nobody asks for more behind the end of a stream: it is closed, and may be cut then.
+            if isinstance(event, StreamEnd) and cut is not None and cut.after == len(script):
+                self.is_cut = True
+                await cut.action()
+            raise
         finally:
             self.open_streams -= 1
 
