@@ -320,14 +320,16 @@ class Calls:
             if turns is None:
                 turns = self._turns[scope] = Turns()
             ticket = Ticket(turns, *queues)
-            ticket.done.add_done_callback(functools.partial(self._forget, scope))
+            if ticket.has_to_wait:
+                # It may be over only after its task has ended.
+                ticket.done.add_done_callback(functools.partial(self._forget, scope))
             self._in_flight += 1
             answer: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
             task = asyncio.create_task(
                 self._answered(answer, scope, ticket, sender, body),
                 name=f"outlast-{operation}",
             )
-            task.add_done_callback(functools.partial(self._ended, ticket, answer))
+            task.add_done_callback(functools.partial(self._ended, scope, ticket, answer))
             self._tasks.add(task)
             try:
                 # Like asyncio.shield(task), and one turn of the loop sooner.
@@ -401,9 +403,14 @@ class Calls:
                 answer.set_result(result)
 
     def _ended(
-        self, ticket: Ticket, answer: asyncio.Future[ResultT], task: asyncio.Task[object]
+        self,
+        scope: Scope,
+        ticket: Ticket,
+        answer: asyncio.Future[ResultT],
+        task: asyncio.Task[object],
     ) -> None:
         ticket.leave()  # A task that was cancelled before its first step has not.
+        self._forget(scope)
         self._tasks.discard(task)
         self._left()
         if not answer.done():
@@ -411,7 +418,7 @@ class Calls:
         if not task.cancelled():
             task.exception()
 
-    def _forget(self, scope: Scope, _: asyncio.Future[None]) -> None:
+    def _forget(self, scope: Scope, _: asyncio.Future[None] | None = None) -> None:
         """Drop the scope's queue once nobody is in it."""
         turns = self._turns.get(scope)
         if turns is not None and turns.is_idle:

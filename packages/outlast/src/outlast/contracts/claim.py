@@ -1,7 +1,7 @@
 """The handle of an owner."""
 
 import asyncio
-import secrets
+import os
 from typing import Any, NoReturn
 
 from outlast.contracts.turns import Turns
@@ -13,7 +13,7 @@ from outlast.values import check_claim_id, check_id
 
 def new_claim_id() -> str:
     """A claim_id: 128 random bits as 32 hexadecimal digits."""
-    return secrets.token_hex(16)
+    return os.urandom(16).hex()
 
 
 class Claim:
@@ -84,7 +84,7 @@ class Claim:
         Draw one for each mutation, and repeat an unanswered attempt with the same one (F6).
         """
         self._seq += 1
-        return Fence(self._epoch, self._claim_id, self._seq, secrets.token_hex(8))
+        return Fence(self._epoch, self._claim_id, self._seq, os.urandom(8).hex())
 
     def turns(self) -> Turns:
         """The queue of this claim's mutations, for implementers: hold a `Ticket` of it while one is

@@ -37,6 +37,11 @@ class Ticket:
         for queue in queues:
             queue.tail = self.done
 
+    @property
+    def has_to_wait(self) -> bool:
+        """Whether others were before it when it was made."""
+        return bool(self._before)
+
     async def __aenter__(self) -> None:
         for future in self._before:
             # Shielded: giving up must not cancel the place of another.
