@@ -1,6 +1,5 @@
 """Waiting between attempts: exponential backoff with full jitter."""
 
-import random
 from typing import Final
 
 BASE_DELAY: Final = 0.02
@@ -18,6 +17,8 @@ def backoff(attempt: int, *, base: float = BASE_DELAY, cap: float = MAX_DELAY) -
         base: Upper bound of the first wait, in seconds.
         cap: Upper bound of every wait, in seconds.
     """
+    import random  # With what it imports, a part of the time that importing outlast takes.
+
     return random.uniform(0.0, min(cap, base * 2 ** min(attempt, 32)))  # noqa: S311 - not for secrets
 
 
