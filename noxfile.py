@@ -167,11 +167,13 @@ def seeds(session: nox.Session) -> None:
 def quick(session: nox.Session) -> None:
     """Run what needs no server and takes little time: under 90 seconds.
 
-    The embedded backends are held to the whole contract, with fewer rounds and kills.
+    The embedded backends are held to the whole contract, with fewer rounds and kills, and without
+    what moves much data.
     """
     install_all(session, *TEST_TOOLS)
     selection = "not slow and not demo and not long and not server and not containers"
-    pytest(session, "-m", selection, *EMBEDDED, processes=4, **FEWER)
+    light = {**FEWER, "OUTLAST_CONTRACT_HEAVY": "0"}
+    pytest(session, "-m", selection, *EMBEDDED, processes=3, **light)
 
 
 @nox.session

@@ -27,6 +27,8 @@ from outlast_contract.servers._kinds import RECIPES
 from outlast_contract.servers.postgres import query
 from outlast_contract.servers.redis import ask
 
+pytestmark = pytest.mark.server
+
 PATIENCE = 20.0
 SINGLE = [kind for kind, recipe in RECIPES.items() if recipe.nodes == 1]
 """Servers of several nodes take seconds to start, and have tests of their own below."""

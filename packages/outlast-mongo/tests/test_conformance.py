@@ -78,5 +78,7 @@ TestMotor = contract_suite(
     cases=2,
     lacks=["secret"],
 )
-TestAllOfPyMongo = pytest.mark.long(contract_suite(PyMongoHarness))
-TestAllOfMotor = pytest.mark.long(contract_suite(MotorHarness, xfail=KNOWN))
+
+if Settings.from_environment().thorough:  # Thousands of tests, which take long to collect, too.
+    TestAllOfPyMongo = pytest.mark.long(contract_suite(PyMongoHarness))
+    TestAllOfMotor = pytest.mark.long(contract_suite(MotorHarness, xfail=KNOWN))

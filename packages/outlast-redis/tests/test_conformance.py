@@ -20,19 +20,23 @@ TestValkey = contract_suite(
 TestCluster = contract_suite(
     ClusterHarness, tiers=["contract"], settings=LESS, cases=2, lacks=["secret"]
 )
-TestAllOfRedis = pytest.mark.long(contract_suite(RedisHarness))
-TestDecodingClient = pytest.mark.long(
-    contract_suite(
-        DecodingHarness,
-        tiers=["contract"],
-        xfail={
-            "test_e3_unknown_options_are_refused": "a keyword that a class lacks is a TypeError",
-        },
+
+KNOWN = {
+    "test_e3_unknown_options_are_refused": "a keyword that a class lacks is a TypeError",
+}
+
+if Settings.from_environment().thorough:  # Thousands of tests, which take long to collect, too.
+    TestAllOfRedis = pytest.mark.long(contract_suite(RedisHarness))
+    TestDecodingClient = pytest.mark.long(
+        contract_suite(
+            DecodingHarness,
+            tiers=["contract"],
+            xfail=KNOWN,
+        )
     )
-)
-TestAllOfValkey = pytest.mark.long(contract_suite(ValkeyHarness))
-TestAllOfCluster = pytest.mark.long(contract_suite(ClusterHarness, tiers=["contract"]))
-TestClusterRaces = pytest.mark.long(contract_suite(ClusterHarness, tiers=["race"]))
-TestDecodingClientRaces = pytest.mark.long(contract_suite(DecodingHarness, tiers=["race"]))
-TestClusterFaults = pytest.mark.long(contract_suite(ClusterHarness, tiers=["faults"]))
-TestDecodingClientFaults = pytest.mark.long(contract_suite(DecodingHarness, tiers=["faults"]))
+    TestAllOfValkey = pytest.mark.long(contract_suite(ValkeyHarness))
+    TestAllOfCluster = pytest.mark.long(contract_suite(ClusterHarness, tiers=["contract"]))
+    TestClusterRaces = pytest.mark.long(contract_suite(ClusterHarness, tiers=["race"]))
+    TestDecodingClientRaces = pytest.mark.long(contract_suite(DecodingHarness, tiers=["race"]))
+    TestClusterFaults = pytest.mark.long(contract_suite(ClusterHarness, tiers=["faults"]))
+    TestDecodingClientFaults = pytest.mark.long(contract_suite(DecodingHarness, tiers=["faults"]))

@@ -34,4 +34,6 @@ TestContract = contract_suite(shared, tiers=["contract", "race"], settings=LESS,
 TestFaults = contract_suite(
     shared, tiers=["faults"], settings=LESS, cases=1, lacks=["server faults"]
 )
-TestAllOfIt = pytest.mark.long(contract_suite(shared))
+
+if Settings.from_environment().thorough:  # Thousands of tests, which take long to collect, too.
+    TestAllOfIt = pytest.mark.long(contract_suite(shared))

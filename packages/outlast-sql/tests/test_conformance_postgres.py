@@ -15,5 +15,7 @@ LESS = dataclasses.replace(Settings.from_environment(), rounds=3, kills=2, liste
 
 TestAsyncpg = contract_suite(AsyncpgHarness, cases=4, lacks=["http", "server faults"])
 TestPsycopg = contract_suite(PsycopgHarness, tiers=["contract"], settings=LESS, cases=2)
-TestAllOfAsyncpg = pytest.mark.long(contract_suite(AsyncpgHarness))
-TestAllOfPsycopg = pytest.mark.long(contract_suite(PsycopgHarness))
+
+if Settings.from_environment().thorough:  # Thousands of tests, which take long to collect, too.
+    TestAllOfAsyncpg = pytest.mark.long(contract_suite(AsyncpgHarness))
+    TestAllOfPsycopg = pytest.mark.long(contract_suite(PsycopgHarness))
