@@ -75,7 +75,8 @@ def install_all(session: nox.Session, *extra: str) -> None:
 
 def pytest(session: nox.Session, *arguments: str, processes: int = 2, **env: str) -> None:
     """Run pytest on some processes; arguments after ``--`` go to it."""
-    session.run("pytest", f"--numprocesses={processes}", *arguments, *session.posargs, env=env)
+    how = (f"--numprocesses={processes}", "--dist=worksteal")
+    session.run("pytest", *how, *arguments, *session.posargs, env=env)
 
 
 @nox.session
