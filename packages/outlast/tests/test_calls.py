@@ -393,6 +393,35 @@ async def test_a_write_cancelled_at_any_await_is_all_or_nothing_and_the_next_wor
     assert await ids(backend) in (["a", "b", "c"], ["c"])
 
 
+async def test_what_is_changed_while_a_call_waits_is_neither_stored_nor_compared(
+    driver: FaultyDriver, backend: DriverBackend
+) -> None:
+    tasks = backend.persistence
+    await tasks.save_task_state("t", TaskState(id="t"))
+    await tasks.append_api_message("t", ApiMessage(id="m", role="user", content=["said"]))
+    given: dict[str, Any] = {"kept": [1]}
+    said: list[Any] = ["said"]
+    driver.faults = ["hold"]
+    calls = [
+        asyncio.ensure_future(call)
+        for call in (
+            tasks.append_user_messages("t", []),
+            tasks.update_task_state("t", {"context": given}),
+            tasks.append_api_message("t", ApiMessage(id="m", role="user", content=said)),
+        )
+    ]
+    await driver.holding.wait()
+    given["kept"].append(float("nan"))  # What could not have been given in the first place, too.
+    given["late"] = {1}
+    said.append("changed")
+    driver.release.set()
+    await asyncio.gather(*calls)
+    state = await tasks.load_task_state("t")
+    assert state is not None
+    assert state.context == {"kept": [1]}
+    assert [message.content for message in await tasks.load_api_messages("t")] == [["said"]]
+
+
 async def test_of_two_holders_of_a_claim_one_is_told(backend: DriverBackend) -> None:
     one = await backend.persistence.claim_task("t")
     other = await backend.persistence.claim_task("t", claim_id=one.claim_id)

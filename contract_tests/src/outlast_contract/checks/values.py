@@ -1,5 +1,6 @@
 """What goes in comes out, or is refused (V1 to V8)."""
 
+import asyncio
 import copy
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta, timezone
@@ -368,6 +369,36 @@ async def nothing_is_shared_with_the_caller(context: Context) -> None:
     spoil(given)
     kept = await tasks.load_task_state(task_id)
     expect_equal(kept and kept.config, {"l": [1]}, "the config after an update's argument changed")
+
+
+@check("V1")
+async def a_call_keeps_what_it_was_given_when_it_began(context: Context) -> None:
+    """What the caller changes while a call is under way is neither stored nor compared."""
+    client = await context.open()
+    tasks = client.persistence
+    task_id = context.new_id("task")
+    await tasks.save_task_state(task_id, outlast.TaskState(id=task_id))
+    await tasks.append_api_message(task_id, _message(["said"]))
+
+    given: dict[str, Any] = {"kept": [1]}
+    said: list[Any] = ["said"]
+    update = asyncio.ensure_future(tasks.update_task_state(task_id, {"context": given}))
+    await asyncio.sleep(0)
+    spoil(given)
+    await update
+    append = asyncio.ensure_future(tasks.append_api_message(task_id, _message(said)))
+    await asyncio.sleep(0)
+    spoil(said)
+    await append
+    state = await tasks.load_task_state(task_id)
+    expect_equal(state and state.context, {"kept": [1]}, "the context that was given")
+    log = await tasks.load_api_messages(task_id)
+    told = [message.content for message in log if message.content != ["said"]]
+    expect_equal(told, [], "what else is in the log, after the same message came again")
+
+
+def _message(content: list[Any]) -> outlast.ApiMessage:
+    return outlast.ApiMessage(id="m", role="user", content=content)
 
 
 _FIELDS: Final = ("start_time", "end_time")

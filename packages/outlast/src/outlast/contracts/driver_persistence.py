@@ -122,7 +122,7 @@ class DriverPersistence(PersistenceManager):
     ) -> TaskState:
         with self._calls.describing("update_task_state", task_id):
             scope = check_scope(Scope("task", task_id), "task_id", claim)
-            changes = check_updates(updates)
+            changes = self._copy_of(check_updates(updates))
 
         async def merge(send: Sender) -> TaskState:
             attempt = 0
@@ -279,6 +279,12 @@ class DriverPersistence(PersistenceManager):
         index = Index(state.parent_id, str(state.status), micros(now, "updated_at") or 0)
         return self._records.encode(stamped), index
 
+    def _copy_of(self, changes: dict[str, object]) -> dict[str, object]:
+        """Checked changes that stay as they are, whatever their giver does with them (V1)."""
+        given = msgspec.structs.replace(TaskState(id="-"), **changes)
+        kept = self._records.decode(self._records.encode(given), TaskState)
+        return {name: getattr(kept, name) for name in changes}
+
     def _decode_state(self, item: Item) -> TaskState | None:
         if item.value.data is None:
             return None
@@ -344,8 +350,7 @@ class DriverPersistence(PersistenceManager):
     ) -> None:
         with self._calls.describing(operation, task_id):
             scope = check_scope(Scope("task", task_id), "task_id", claim)
-            checked = check_messages(messages, log.kind)
-            entries = self._encode_messages(checked)
+            entries = self._encode_messages(check_messages(messages, log.kind))
 
         async def append(send: Sender) -> None:
             present: dict[str, None] = {}  # in order, and quick to look up in large batches
@@ -367,10 +372,12 @@ class DriverPersistence(PersistenceManager):
                     continue
                 if not known:
                     return
-                given = {message.id: message for message in checked}
+                # As it was when it was checked: the caller may have changed the message since.
+                given = {entry.id: entry.data for entry in entries}
                 for entry in known:
                     if not same_message(
-                        self._records.decode(entry.data, log.kind), given[entry.id]
+                        self._records.decode(entry.data, log.kind),
+                        self._records.decode(given[entry.id], log.kind),
                     ):
                         raise ConflictError(
                             f"a different message with the id {entry.id!r} is in the log already; "
