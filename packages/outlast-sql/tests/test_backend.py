@@ -16,6 +16,7 @@ import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
 import outlast
+from outlast.driver import Scope
 from outlast.registry import Registry
 from outlast_sql import SqlBackend
 
@@ -228,7 +229,6 @@ OWNED = [call for call in CALLS if call != "load_api_messages"]
         ("outlast_register SET version = 'text'", ["load_task_state", "save_task_state"]),
         ("outlast_register SET changed_at = 'text'", ["load_task_state"]),
         ("outlast_register SET data = 'text'", ["load_task_state"]),
-        ("outlast_entry SET entry_id = x'80'", ["load_api_messages"]),
         ("outlast_entry SET data = 'text'", ["load_api_messages"]),
         ("outlast_scope SET id = x'80'", ["list_task_states"]),
     ],
@@ -246,6 +246,18 @@ async def test_rows_that_outlast_did_not_write_are_corrupt(
         for call in calls:
             with pytest.raises(outlast.CorruptDataError):
                 await CALLS[call](tasks)
+
+
+async def test_an_id_that_outlast_did_not_write_is_corrupt_where_it_is_read(path: Path) -> None:
+    """V8: a message has its id within, so that loading messages reads no other."""
+    async with SqlBackend(url=f"sqlite:///{path}") as backend:
+        message = outlast.ApiMessage(id="a", role="user", content="")
+        await backend.persistence.append_api_message("t", message)
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("UPDATE outlast_entry SET entry_id = x'80'")
+        assert await backend.persistence.load_api_messages("t") == [message]
+        with pytest.raises(outlast.CorruptDataError):
+            await backend.driver.load(Scope("task", "t"), "api")
 
 
 @pytest.mark.parametrize(
