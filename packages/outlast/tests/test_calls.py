@@ -19,6 +19,7 @@ from outlast.errors import (
     ClosedError,
     ConfigurationError,
     FencedError,
+    InvalidDataError,
     NotSupportedError,
     OutcomeUnknownError,
     OutlastError,
@@ -546,6 +547,24 @@ async def test_nothing_is_left_behind(driver: FaultyDriver, backend: DriverBacke
     assert asyncio.all_tasks() == before
     assert not backend._calls._turns
     gc.collect()
+
+
+async def test_a_flag_that_is_no_bool_is_refused_before_anything_is_sent(
+    driver: FaultyDriver, backend: DriverBackend
+) -> None:
+    flag: Any = "false"
+    driver.calls.clear()
+    for call, name in (
+        (backend.persistence.delete_task("t", force=flag), "force"),
+        (backend.checkpoints.delete_thread("t", force=flag), "force"),
+        (backend.sweep(older_than=timedelta(0), dry_run=flag), "dry_run"),
+    ):
+        with pytest.raises(InvalidDataError, match=f"{name} must be a bool, not str"):
+            await call
+    assert not driver.calls
+    for options in ({"setup": flag}, {"strict": flag}):
+        with pytest.raises(ConfigurationError, match=f"{next(iter(options))} must be a bool"):
+            DriverBackend(driver, **options)
 
 
 async def test_another_loop_gets_a_clear_error(backend: DriverBackend) -> None:

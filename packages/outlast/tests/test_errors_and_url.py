@@ -81,6 +81,7 @@ def test_a_url_is_taken_apart_and_decoded() -> None:
         ("x://h/a\nb", "control character"),
         ("x:///a\tb", "control character"),
         ("x://\0", "control character"),
+        ("x:///\ud800", "lone surrogate"),
     ],
 )
 def test_what_does_not_belong_in_a_url_is_refused(url: str, text: str) -> None:

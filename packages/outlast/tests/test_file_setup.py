@@ -70,7 +70,7 @@ def test_another_url_is_refused_with_what_to_write(url: str, words: str) -> None
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("path", ["", "a\0b", b"bytes", 7, None])
+@pytest.mark.parametrize("path", ["", "a\0b", "\ud800", b"bytes", 7, None])
 def test_what_is_no_path_is_refused(path: object) -> None:
     with pytest.raises(ConfigurationError):
         FileDriver(path)  # type: ignore[arg-type]

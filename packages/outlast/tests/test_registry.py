@@ -126,3 +126,9 @@ def test_importing_outlast_imports_no_driver_no_sdk_and_no_backend() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["", 1, b"name"])
+def test_a_memory_store_is_shared_under_a_text_only(name: Any) -> None:
+    with pytest.raises(ConfigurationError, match="name must be a non-empty str or None"):
+        outlast.MemoryBackend(name)

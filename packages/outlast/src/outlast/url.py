@@ -65,6 +65,8 @@ def parse_url(url: str, *, options: Iterable[str] = ()) -> StoreURL:
         raise ConfigurationError(
             f"{redact(url)!r} has a control character; write it as %0A or the like"
         )
+    if any("\ud800" <= character <= "\udfff" for character in url):
+        raise ConfigurationError(f"{redact(url)!r} has a lone surrogate; no name can hold it")
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -226,7 +226,8 @@ def _check_count(value: object, path: str) -> int:
     return value
 
 
-def _check_bool(value: object, path: str) -> bool:
+def check_bool(value: object, path: str) -> bool:
+    """Return ``value`` if it is ``True`` or ``False``; ``"false"`` and the like are neither."""
     if type(value) is not bool:
         raise InvalidDataError(f"{path} must be a bool, not {_type_name(value)}")
     return value
@@ -288,7 +289,7 @@ FIELDS: Mapping[type[Record], Mapping[str, Check]] = {
         "message": check_json,
         "attachments": _check_list,
         "params": _check_dict,
-        "stream": _check_bool,
+        "stream": check_bool,
     },
     ApiMessage: {
         "id": check_id,
@@ -305,7 +306,7 @@ FIELDS: Mapping[type[Record], Mapping[str, Check]] = {
         "content": check_json,
         "tool_info": _or_none(_check_tool_info),
         "ts": _or_none(check_instant),
-        "visible": _check_bool,
+        "visible": check_bool,
         "metadata": _check_dict,
     },
     ToolInfo: {
@@ -408,6 +409,7 @@ __all__ = [
     "MAX_DEPTH",
     "MAX_ID_BYTES",
     "MAX_INT_DIGITS",
+    "check_bool",
     "check_claim_id",
     "check_id",
     "check_instant",

@@ -183,6 +183,12 @@ def _absolute(path: object) -> str:
         raise ConfigurationError(f"path must be a path, not {type(path).__name__}") from None
     if not isinstance(text, str) or not text or "\0" in text:
         raise ConfigurationError(f"path must name a directory, not {text!r:.80}")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise ConfigurationError(
+            f"path cannot be a file's name: {error.reason} at index {error.start} of {text!r:.80}"
+        ) from None
     return os.path.abspath(text)
 
 

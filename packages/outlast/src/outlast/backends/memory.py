@@ -93,6 +93,7 @@ class MemoryDriver(Driver):
     _shared: Final[dict[str, MemoryStore]] = {}
 
     def __init__(self, name: str | None = None, *, namespace: str = "default") -> None:
+        _check_name(name)
         store = MemoryStore() if name is None else self._shared.setdefault(name, MemoryStore())
         self._store = store
         self._namespace = namespace
@@ -324,6 +325,10 @@ class MemoryBackend(DriverBackend):
             timeout: Seconds that one call may take.
             checkpoint_ttl: Age beyond which a checkpoint reads as ``None``.
             clock: Source of ``updated_at``.
+
+        Raises:
+            ConfigurationError: An option that does not fit.
+            InvalidIdError: ``namespace`` is not an id.
         """
         super().__init__(
             MemoryDriver(name, namespace=namespace),
@@ -360,6 +365,11 @@ def _matches(index: Index, value: Value, where: Where) -> bool:
         and (where.status is None or index.status == where.status)
         and (where.updated_before is None or index.updated_at < where.updated_before)
     )
+
+
+def _check_name(name: object) -> None:
+    if name is not None and (not isinstance(name, str) or not name):
+        raise ConfigurationError(f"name must be a non-empty str or None, not {name!r:.60}")
 
 
 __all__ = ["MemoryBackend", "MemoryDriver", "MemoryStore"]

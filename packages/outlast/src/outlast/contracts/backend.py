@@ -27,7 +27,7 @@ from outlast.errors import (
     OutlastError,
     UnavailableError,
 )
-from outlast.values import check_id
+from outlast.values import check_bool, check_id
 
 _SWEEP_PAGE = 200
 _MAX_TIMEOUT = 1e9
@@ -174,8 +174,8 @@ class DriverBackend(Backend):
         check_id(namespace, "namespace")
         self._driver = driver
         self._namespace = namespace
-        self._create = setup
-        self._strict = strict
+        self._create = _check_option(setup, "setup")
+        self._strict = _check_option(strict, "strict")
         self._timeout = check_timeout(timeout)
         self._calls = Calls(driver.name, self._timeout)
         self._records = Records(
@@ -279,6 +279,7 @@ class DriverBackend(Backend):
     ) -> SweepReport:
         with self._calls.describing("sweep", self._namespace):
             age = _check_age(older_than)
+            check_bool(dry_run, "dry_run")
             if limit is not None and (type(limit) is not int or limit < 0):
                 raise InvalidDataError(
                     f"limit must be an int of at least 0 or None, not {limit!r:.60}"
@@ -352,6 +353,13 @@ def check_timeout(timeout: object) -> float:
             f"timeout must be a positive number of seconds, not {timeout!r:.60}"
         )
     return float(timeout)
+
+
+def _check_option(value: object, name: str) -> bool:
+    try:
+        return check_bool(value, name)
+    except InvalidDataError as error:
+        raise ConfigurationError(error.message) from None
 
 
 def _check_ttl(ttl: object) -> timedelta | None:

@@ -13,7 +13,7 @@ from outlast.contracts.runs import remove_runs
 from outlast.driver import MAX_EPOCH, Index, Scope, Value, Where
 from outlast.errors import FencedError, OutcomeUnknownError, OutlastError, UnavailableError
 from outlast.models import StreamCheckpoint
-from outlast.values import check_id, check_record
+from outlast.values import check_bool, check_id, check_record
 
 
 class DriverCheckpoints(StreamCheckpointStore):
@@ -74,6 +74,7 @@ class DriverCheckpoints(StreamCheckpointStore):
     async def delete_thread(self, thread_id: str, *, force: bool = False) -> int:
         with self._calls.describing("delete_thread", thread_id):
             check_id(thread_id, "thread_id")
+            check_bool(force, "force")
         has_begun = False
 
         def step() -> None:

@@ -39,6 +39,7 @@ from outlast.errors import (
 from outlast.models import ApiMessage, Record, TaskInput, TaskState, TaskStatus, UserMessage
 from outlast.values import (
     FIELDS,
+    check_bool,
     check_id,
     check_messages,
     check_record,
@@ -252,6 +253,7 @@ class DriverPersistence(PersistenceManager):
     ) -> None:
         with self._calls.describing("delete_task", task_id):
             scope = check_scope(Scope("task", task_id), "task_id", claim)
+            check_bool(force, "force")
         with self._calls.describing("delete_task", task_id), self._calls.as_one():
             if force:
                 fence, _ = await self._records.claim("delete_task", scope, new_claim_id())
