@@ -1,8 +1,6 @@
-"""How calls reach a driver: order, deadlines, retries, outcomes, cancellation, closing."""
+"""How calls reach a driver: order, deadlines, retries, outcomes, cancellation."""
 
 import asyncio
-import gc
-import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from datetime import timedelta
@@ -10,111 +8,21 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from faulty_driver import TIMEOUT, FaultyDriver, ids, message, pass_time
 
 from outlast import ApiMessage, DriverBackend, TaskState
 from outlast.backends.memory import MemoryDriver
 from outlast.contracts import Claim
-from outlast.driver import Entry, Fence, Index, PreconditionFailedError, Scope, Value
+from outlast.driver import PreconditionFailedError, Scope
 from outlast.errors import (
-    ClosedError,
     ConfigurationError,
     FencedError,
     InvalidDataError,
-    NotSupportedError,
     OutcomeUnknownError,
-    OutlastError,
     StaleWriteError,
     TaskNotFoundError,
     UnavailableError,
 )
-
-TIMEOUT = 10.0
-
-
-def pass_time(seconds: float) -> None:
-    """Move the running loop's clock forward: no test depends on how fast a machine is."""
-    loop = asyncio.get_running_loop()
-    now = loop.time
-    loop.time = lambda: now() + seconds  # type: ignore[method-assign]
-
-
-class FaultyDriver(MemoryDriver):
-    """The memory driver with faults before or after its step, used up in order.
-
-    ``lose``: apply, then lose the reply; ``drop``: lose the request; ``refuse``: do not apply;
-    ``hold``: apply once `release` is set; ``break``: an error of the driver's own; ``busy``: do
-    not apply, and take most of the time to find out.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(namespace="default")
-        self.faults: list[str] = []
-        self.calls: list[tuple[str, Fence | None]] = []
-        self.release = asyncio.Event()
-        self.holding = asyncio.Event()
-
-    async def _step(
-        self, name: str, fence: Fence | None, apply: Callable[[], Coroutine[Any, Any, Any]]
-    ) -> Any:
-        self.calls.append((name, fence))
-        fault = self.faults.pop(0) if self.faults else ""
-        if fault == "refuse":
-            raise UnavailableError("refused")
-        if fault == "drop":
-            raise OutcomeUnknownError("no reply")
-        if fault == "break":
-            raise RuntimeError("password=hunter2")
-        if fault == "busy":
-            pass_time(0.8 * TIMEOUT)  # As long as a driver may wait for a lock.
-            raise UnavailableError("locked by another")
-        if fault == "hold":
-            self.holding.set()
-            await self.release.wait()
-        answer = await apply()
-        if fault == "lose":
-            raise OutcomeUnknownError("no reply")
-        return answer
-
-    async def write(
-        self,
-        scope: Scope,
-        register: str,
-        data: bytes | None,
-        *,
-        fence: Fence | None,
-        index: Index | None = None,
-        if_version: int | None = None,
-    ) -> int:
-        step = super().write
-        answer: int = await self._step(
-            "write",
-            fence,
-            lambda: step(scope, register, data, fence=fence, index=index, if_version=if_version),
-        )
-        return answer
-
-    async def append(
-        self, scope: Scope, log: str, entries: Any, *, fence: Fence | None, present: Any = ()
-    ) -> list[Entry]:
-        step = super().append
-        answer: list[Entry] = await self._step(
-            "append", fence, lambda: step(scope, log, entries, fence=fence, present=present)
-        )
-        return answer
-
-    async def claim(
-        self, scope: Scope, claim_id: str, *, at_least: int | None = None, parent: str | None = None
-    ) -> Value:
-        step = super().claim
-        answer: Value = await self._step(
-            "claim", None, lambda: step(scope, claim_id, at_least=at_least, parent=parent)
-        )
-        return answer
-
-    async def read(self, scope: Scope, register: str) -> Value:
-        step = super().read
-        answer: Value = await self._step("read", None, lambda: step(scope, register))
-        return answer
 
 
 @pytest_asyncio.fixture
@@ -127,14 +35,6 @@ async def backend(driver: FaultyDriver) -> AsyncIterator[DriverBackend]:
     async with DriverBackend(driver, timeout=TIMEOUT) as opened:
         yield opened
         driver.release.set()
-
-
-def message(name: str, text: str = "") -> ApiMessage:
-    return ApiMessage(name, "user", text)
-
-
-async def ids(backend: DriverBackend) -> list[str]:
-    return [stored.id for stored in await backend.persistence.load_api_messages("t")]
 
 
 @pytest.mark.parametrize("fault", ["lose", "drop", "refuse"])
@@ -458,97 +358,6 @@ async def test_a_lost_fence_is_logged_at_error_level(
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
-async def test_closing_waits_for_what_was_sent_and_lets_nothing_more_through(
-    driver: FaultyDriver,
-) -> None:
-    backend = DriverBackend(driver)
-    with pytest.raises(ClosedError, match="not open yet"):
-        await backend.ping()
-    await backend.open()
-    await backend.open()
-    driver.faults = ["hold"]
-    write = asyncio.ensure_future(backend.persistence.append_api_message("t", message("a")))
-    await driver.holding.wait()
-    write.cancel()
-    closing = asyncio.ensure_future(backend.aclose())
-    await asyncio.sleep(0)
-    assert not closing.done()
-    for call in (backend.ping, lambda: backend.persistence.load_task_state("t")):
-        with pytest.raises(ClosedError):
-            await call()
-    driver.release.set()
-    await closing
-    await backend.aclose()
-    assert [entry.id for entry in await driver.load(Scope("task", "t"), "api")] == ["a"]
-    with pytest.raises(ClosedError):
-        await backend.open()
-
-
-async def test_what_a_driver_cannot_release_is_told_as_an_error_of_outlast(
-    driver: FaultyDriver,
-) -> None:
-    async def broken() -> None:
-        raise RuntimeError("password=hunter2")
-
-    async def hanging() -> None:
-        await asyncio.Event().wait()
-
-    for release, cause in ((broken, RuntimeError), (hanging, TimeoutError)):
-        backend = DriverBackend(FaultyDriver(), timeout=0.1)
-        await backend.open()
-        backend.driver.aclose = release  # type: ignore[method-assign]
-        with pytest.raises(UnavailableError, match=cause.__name__) as caught:
-            await backend.aclose()
-        assert isinstance(caught.value.__cause__, cause)
-        assert (caught.value.operation, "hunter2" in str(caught.value)) == ("aclose", False)
-        await backend.aclose()
-
-
-def test_a_backend_whose_loop_has_ended_can_be_closed_in_another(driver: FaultyDriver) -> None:
-    backend = DriverBackend(driver)
-
-    async def first() -> None:
-        await backend.open()
-        driver.faults = ["hold"]
-        abandoned = asyncio.ensure_future(backend.persistence.append_api_message("t", message("a")))
-        await driver.holding.wait()
-        del abandoned
-
-    asyncio.run(first())
-    asyncio.run(asyncio.wait_for(backend.aclose(), 5))
-
-
-async def test_a_backend_is_not_closed_elsewhere_while_calls_are_under_way(
-    driver: FaultyDriver, backend: DriverBackend
-) -> None:
-    driver.faults = ["hold"]
-    write = asyncio.ensure_future(backend.persistence.append_api_message("t", message("a")))
-    await driver.holding.wait()
-
-    async def elsewhere() -> None:
-        with pytest.raises(NotSupportedError, match="under way in another event loop"):
-            await backend.aclose()
-
-    await asyncio.to_thread(asyncio.run, elsewhere())
-    driver.release.set()
-    await write
-    assert await ids(backend) == ["a"]
-
-
-async def test_nothing_is_left_behind(driver: FaultyDriver, backend: DriverBackend) -> None:
-    before = asyncio.all_tasks()
-    claim = await backend.persistence.claim_task("t")
-    for number in range(5):
-        await backend.persistence.append_api_message("t", message(str(number)), claim=claim)
-    driver.faults = ["refuse"] * 5
-    with pytest.raises(OutlastError):
-        await backend.persistence.append_api_message("t", message("x"), claim=claim)
-    await asyncio.sleep(0)
-    assert asyncio.all_tasks() == before
-    assert not backend._calls._turns
-    gc.collect()
-
-
 async def test_a_flag_that_is_no_bool_is_refused_before_anything_is_sent(
     driver: FaultyDriver, backend: DriverBackend
 ) -> None:
@@ -565,70 +374,3 @@ async def test_a_flag_that_is_no_bool_is_refused_before_anything_is_sent(
     for options in ({"setup": flag}, {"strict": flag}):
         with pytest.raises(ConfigurationError, match=f"{next(iter(options))} must be a bool"):
             DriverBackend(driver, **options)
-
-
-async def test_another_loop_gets_a_clear_error(backend: DriverBackend) -> None:
-    claim = await backend.persistence.claim_task("t")
-    await backend.persistence.append_api_message("t", message("a"), claim=claim)
-
-    async def elsewhere() -> None:
-        with pytest.raises(NotSupportedError, match="another event loop"):
-            await backend.persistence.load_task_state("t")
-        async with DriverBackend(MemoryDriver()) as other:
-            with pytest.raises(NotSupportedError, match="claim belongs to another event loop"):
-                await other.persistence.append_api_message("t", message("b"), claim=claim)
-
-    await asyncio.to_thread(asyncio.run, elsewhere())
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
-def test_a_forked_child_gets_a_clear_error() -> None:
-    async def parent() -> None:
-        async with DriverBackend(MemoryDriver()) as backend:
-            load = backend.persistence.load_task_state("t")
-            child = os.fork()
-            if child == 0:
-                status = 1
-                try:
-                    load.send(None)
-                except NotSupportedError as error:
-                    status = 0 if "forked" in str(error) else 2
-                finally:
-                    os._exit(status)
-            load.close()
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0  # noqa: ASYNC222
-
-    asyncio.run(parent())
-
-
-async def test_closing_waits_for_calls_of_many_steps(
-    driver: FaultyDriver, backend: DriverBackend
-) -> None:
-    for number in range(450):
-        await backend.persistence.claim_task(f"t{number}")
-    sweeping = asyncio.ensure_future(backend.sweep(older_than=timedelta(0)))
-    listing = asyncio.ensure_future(backend.persistence.list_task_states())
-    deleting = asyncio.ensure_future(backend.checkpoints.delete_thread("t", force=True))
-    await asyncio.sleep(0)
-    await backend.aclose()
-    assert (await sweeping).tombstones == 450
-    assert (await listing, await deleting) == ([], 0)
-    with pytest.raises(ClosedError):
-        await backend.sweep(older_than=timedelta(0))
-
-
-async def test_why_opening_failed_is_not_hidden_by_what_closing_adds() -> None:
-    """A driver that can neither be set up nor closed is reported for the first of these."""
-
-    class Unusable(MemoryDriver):
-        async def setup(self, *, create: bool) -> None:
-            raise ConfigurationError("the reason")
-
-        async def aclose(self) -> None:
-            raise UnavailableError("something else")
-
-    backend = DriverBackend(Unusable(namespace="default"))
-    with pytest.raises(ConfigurationError, match="the reason"):
-        await backend.open()
-    with pytest.raises(ClosedError):
-        await backend.ping()

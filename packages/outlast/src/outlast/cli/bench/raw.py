@@ -20,7 +20,7 @@ class Raw(abc.ABC):
         pool: How many connections outlast uses at most, where one serves one caller at a time.
     """
 
-    pool = 1
+    pool: int = 1
 
     def __init__(self) -> None:
         """Choose the place's name."""

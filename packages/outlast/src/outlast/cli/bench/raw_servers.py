@@ -14,7 +14,7 @@ from outlast.url import parse_url, scheme_of
 class RawPostgres(Raw):
     """asyncpg, an INSERT in autocommit."""
 
-    pool = 10
+    pool: int = 10
 
     def __init__(self, url: str) -> None:
         """Work in tables of its own."""
@@ -45,7 +45,7 @@ class RawPostgres(Raw):
 class RawMysql(Raw):
     """asyncmy, an INSERT in autocommit."""
 
-    pool = 10
+    pool: int = 10
 
     def __init__(self, url: str) -> None:
         """Work in tables of its own."""
