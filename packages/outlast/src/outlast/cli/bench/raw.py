@@ -24,7 +24,7 @@ class Raw(abc.ABC):
 
     def __init__(self) -> None:
         """Choose the place's name."""
-        self.name = f"outlast_bench_{secrets.token_hex(4)}"
+        self.name: str = f"outlast_bench_{secrets.token_hex(4)}"
 
     @abc.abstractmethod
     async def open(self) -> None:
