@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from file_kit import (
+    OTHER,
     RUN,
     SCOPES,
     TASK,
@@ -126,16 +127,27 @@ async def test_a_record_whose_pieces_are_gone_is_corrupt(tmp_path: Path) -> None
                 await call
 
 
-async def test_a_record_under_another_ones_name_is_corrupt(tmp_path: Path) -> None:
+async def test_a_record_under_another_ones_name_is_corrupt_and_a_sweep_leaves_it_alone(
+    tmp_path: Path,
+) -> None:
     driver = InlineFileDriver(tmp_path)
     await driver.setup(create=True)
     await driver.append(TASK, "api", entries("a"), fence=None)
     (head,) = head_files(tmp_path)
-    await driver.append(Scope("task", "other"), "api", entries("b"), fence=None)
+    await driver.append(OTHER, "api", entries(*"bcdefgh", size=50), fence=None)
     (other,) = (path for path in head_files(tmp_path) if path != head)
+    kept = other.read_bytes()
     other.write_bytes(head.read_bytes())
-    with pytest.raises(CorruptDataError, match="moved or copied"):
-        await driver.load(Scope("task", "other"), "api")
+    driver = InlineFileDriver(tmp_path)
+    for call in (
+        driver.load(OTHER, "api"),
+        driver.scan("task", where=Where(with_empty=True), after=None, limit=9),
+    ):
+        with pytest.raises(CorruptDataError, match="moved or copied"):
+            await call
+    assert await sweep_all(driver) == (0, 0)
+    other.write_bytes(kept)  # Whoever puts it back finds all its pieces.
+    assert ids_of(await driver.load(OTHER, "api")) == list("bcdefgh")
 
 
 # --- Disks that are full, closed or broken

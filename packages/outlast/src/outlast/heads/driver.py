@@ -36,7 +36,7 @@ from outlast.heads.changes import (
 from outlast.heads.encoding import decode_head
 from outlast.heads.layout import Head, Layout
 from outlast.heads.logs import LogChange, MissingPieceError, load_data, load_entries
-from outlast.heads.store import ObjectStore, Stored, key_of
+from outlast.heads.store import ObjectStore, Stored, head_at, key_of
 from outlast.heads.swapping import Change, Decide, Swapper, View, missing_piece
 from outlast.heads.sweeping import sweep
 
@@ -289,7 +289,11 @@ async def _consistent(
         stored = stored or await store.read(key)
         if stored is None:
             return None
-        head = decode_head(stored.data, scope, store.place(key))
+        head = (
+            head_at(store, key, stored.data)
+            if scope is None
+            else decode_head(stored.data, scope, store.place(key))
+        )
         try:
             return await read(head)
         except MissingPieceError as error:

@@ -8,6 +8,8 @@ from functools import lru_cache
 from typing import NamedTuple, TypeVar, cast
 
 from outlast.driver import Scope, ScopeKind, Where
+from outlast.errors import CorruptDataError
+from outlast.heads.encoding import decode_head
 from outlast.heads.layout import Floor, Head, Ref
 
 ResultT = TypeVar("ResultT")
@@ -217,4 +219,27 @@ def key_of(scope: Scope) -> str:
     return f"{scope.kind}/{hashlib.sha256(scope.id.encode()).hexdigest()}"
 
 
-__all__ = ["Candidate", "Found", "Listing", "ObjectStore", "Stored", "gather_some", "key_of"]
+def head_at(store: ObjectStore, key: str, data: bytes) -> Head:
+    """The head in ``data``, found under ``key`` without knowing whose it is.
+
+    Raises:
+        UnsupportedVersionError: It has a newer format.
+        CorruptDataError: It cannot be decoded, or belongs under another key.
+    """
+    place = store.place(key)
+    head = decode_head(data, None, place)
+    if key_of(head.scope) != key:
+        raise CorruptDataError(f"{place} holds the {head.kind} {head.id!r}; it was moved or copied")
+    return head
+
+
+__all__ = [
+    "Candidate",
+    "Found",
+    "Listing",
+    "ObjectStore",
+    "Stored",
+    "gather_some",
+    "head_at",
+    "key_of",
+]

@@ -9,9 +9,9 @@ import msgspec
 
 from outlast.driver import ScopeKind, SweepPage
 from outlast.errors import ConfigurationError, CorruptDataError, UnsupportedVersionError
-from outlast.heads.encoding import decode_head, encode_head
+from outlast.heads.encoding import encode_head
 from outlast.heads.logs import MissingPieceError, names_beneath
-from outlast.heads.store import Candidate, ObjectStore
+from outlast.heads.store import Candidate, ObjectStore, head_at
 
 _log = logging.getLogger("outlast")
 _KINDS: Mapping[str, ScopeKind] = {"task": "task", "run": "run"}
@@ -88,7 +88,7 @@ async def _sweep_head(
     if stored is None:
         return False
     try:
-        head = decode_head(stored.data, None, store.place(key))
+        head = head_at(store, key, stored.data)
     except (CorruptDataError, UnsupportedVersionError) as error:
         _log.warning("a sweep left a record alone: %s", error)
         return False
@@ -119,7 +119,7 @@ async def _sweep_pieces(
     names = [found.name for found in candidates]
     if stored is not None:
         try:
-            head = decode_head(stored.data, None, store.place(key))
+            head = head_at(store, key, stored.data)
             refs = [ref for log in head.logs.values() for ref in log.refs]
             refs += [register.ref for register in head.registers.values() if register.ref]
             used = set(await names_beneath(store, key, refs))
