@@ -153,12 +153,17 @@ class Owner:
             self._claiming = new_claim_id()
         if self._claiming is not None:
             return await self._claim(self._claiming)
-        if self._writes_stale and self._steps % 5 == 0 and len(self._claims) > 1:
+        if self._writes_stale and self._steps % 5 == 0 and self.was_superseded:
             return await self.write_stale()
         if self._is_settled and (self._looks or self._steps % 9 == 0):
             return await self._read()
         name = self._random.choice(self._names)
         return await self._write(name, *self._claims[-1])
+
+    @property
+    def was_superseded(self) -> bool:
+        """Whether `write_stale` has a claim to write through."""
+        return len(self._claims) > 1
 
     async def write_stale(self) -> Event:
         """Write through one of the claims that were superseded."""

@@ -199,7 +199,8 @@ class _Load:
         for owner in self._owners:
             last = Owner(clients, owner.scope, seed)
             self._history.add(await last.steps(2))
-            if isinstance(owner, Owner) and self._history.keeps_fences:
+            # An owner who has found its fence lost begins anew, and may have no former claim.
+            if isinstance(owner, Owner) and owner.was_superseded and self._history.keeps_fences:
                 self._history.add([await owner.write_stale()])
 
     def _got_on(self, scope: Scope, wanted: int) -> bool:

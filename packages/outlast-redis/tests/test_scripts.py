@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 from redis.asyncio.cluster import key_slot  # pyright: ignore[reportPrivateImportUsage]
-from redis_support import Owner, claim_id
+from redis_support import Open, Owner, claim_id, client_of
 
 from outlast.driver import MAX_EPOCH, Entry, Fence, Index, Scope, Where
 from outlast.errors import (
     CorruptDataError,
     FencedError,
 )
+from outlast_contract.servers import Server
 from outlast_contract.stores.redis import keys_of
 from outlast_redis import RedisDriver
 from outlast_redis._keys import BUCKETS, Keys
@@ -164,9 +165,12 @@ async def test_no_key_expires(driver: RedisDriver, client: Redis, namespace: str
 
 
 async def test_appends_cost_the_same_whatever_the_log_holds(
-    driver: RedisDriver, client: Redis
+    start: Callable[..., Server], open_driver: Open
 ) -> None:
     """A9: the number of commands in an append to 5,000 entries is that of one to none."""
+    server = start()  # of its own: nobody else's commands are counted
+    driver = await open_driver(server.url)
+    client = client_of(server)
 
     async def calls() -> int:
         stats = await client.info("commandstats")
@@ -181,5 +185,6 @@ async def test_appends_cost_the_same_whatever_the_log_holds(
         before = await calls()
         await driver.append(TASK, "api", [Entry("new", b"x")], fence=owner.fence())
         counts.append(await calls() - before)
+    await client.aclose()
     # The first append moves the record out of the list of empty ones.
     assert counts[1] <= counts[0]
