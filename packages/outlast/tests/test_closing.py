@@ -139,6 +139,19 @@ async def test_another_loop_gets_a_clear_error(backend: DriverBackend) -> None:
     await asyncio.to_thread(asyncio.run, elsewhere())
 
 
+async def test_a_backend_is_not_opened_again_in_another_loop(backend: DriverBackend) -> None:
+    """Its end there would close it for its owner."""
+
+    async def elsewhere() -> None:
+        with pytest.raises(NotSupportedError, match="another event loop"):
+            async with backend:
+                pass
+
+    await asyncio.to_thread(asyncio.run, elsewhere())
+    await backend.open()
+    await backend.ping()
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
 def test_a_forked_child_gets_a_clear_error() -> None:
     async def parent() -> None:

@@ -412,6 +412,11 @@ async def _open_and_ping(context: Context, namespace: str) -> None:
         await expect_image(backend, Scope("task", "t"), Image(), "a new namespace")
 
 
+async def _entered(client: outlast.Backend) -> None:
+    async with client:
+        pass
+
+
 @check("X3", "E3")
 async def a_second_event_loop_works_or_is_refused(context: Context) -> None:
     """Used from another event loop, a backend or a claim works or raises a clear error, and
@@ -442,6 +447,9 @@ async def a_second_event_loop_works_or_is_refused(context: Context) -> None:
             lambda: client.persistence.append_api_message(task.id, api_of("x"), claim=owner),
         )
         await attempt("get", lambda: client.checkpoints.get("r"))
+        if outcomes["ping"] is not None:
+            # Its end would close the backend for its owner, who uses it further below.
+            await attempt("async with", lambda: _entered(client))
         async with second:
             await attempt(
                 "a claim through a client of the second loop",
@@ -469,6 +477,8 @@ async def a_second_event_loop_works_or_is_refused(context: Context) -> None:
             error is None or isinstance(error, OutlastError),
             f"{name} from a second event loop ended with {error!r}",
         )
+    opened = "async with" in outcomes and outcomes["async with"] is None
+    expect(not opened, "a second event loop, which is refused calls, opened and closed the backend")
     expect_equal(outcomes["a claim taken up in the second loop"], None, "taking a claim up there")
     done = {
         "append_api_message": "x",

@@ -91,6 +91,7 @@ class Backend(abc.ABC):
             UnavailableError: The store cannot be reached within ``timeout``.
             UnsupportedVersionError: The store was set up by a newer version of outlast.
             ClosedError: It was closed before.
+            NotSupportedError: It is open in another event loop or process (X3).
         """
 
     @abc.abstractmethod
@@ -217,9 +218,10 @@ class DriverBackend(Backend):
         return self._driver.capabilities
 
     async def open(self) -> None:
-        if self._is_open():
-            return
         with self._calls.describing("open", self._namespace):
+            if self._is_open():
+                self._calls.check_usable()
+                return
             # One after the other: whoever comes second finds it open.
             async with self._opening:
                 if self._is_open():
