@@ -158,9 +158,9 @@ class ComparesInTheClient(RedisDriver):
 class AsksTwice(RedisDriver):
     """What is read is read once more, to be sure."""
 
-    async def load(self, scope: Scope, log: str, *, last: int | None = None) -> list[Entry]:
-        await super().load(scope, log, last=last)
-        return await super().load(scope, log, last=last)
+    async def read(self, scope: Scope, register: str) -> Value:
+        await super().read(scope, register)
+        return await super().read(scope, register)
 
 
 class ReplacesInTwoSteps(RedisDriver):
