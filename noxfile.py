@@ -166,15 +166,18 @@ def seeds(session: nox.Session) -> None:
 
 @nox.session
 def quick(session: nox.Session) -> None:
-    """Run what needs no server and takes little time: under 90 seconds.
+    """Run the embedded backends alone, and what is below and above them: under 90 seconds.
 
-    The embedded backends are held to the whole contract, with fewer rounds and kills, and without
-    what moves much data.
+    They are held to the whole contract, with fewer rounds and kills, and without what moves much
+    data. Not run are the tests of the suite itself and of the protocols of models.
     """
     install_all(session, *TEST_TOOLS)
     selection = "not slow and not demo and not long and not server and not containers"
     light = {**FEWER, "OUTLAST_CONTRACT_HEAVY": "0"}
-    pytest(session, "-m", selection, *EMBEDDED, processes=3, **light)
+    folders = ("packages/outlast/tests", "packages/outlast-sql/tests")
+    memory = "contract_tests/tests/test_conformance_memory.py"
+    others = "--ignore-glob=*/test_provider_*"
+    pytest(session, "-m", selection, others, *folders, memory, processes=4, **light)
 
 
 @nox.session

@@ -189,6 +189,7 @@ def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
+@pytest.mark.slow
 async def test_bench_measures_each_row_beside_the_raw_driver_and_removes_all(
     tmp_path: Path,
 ) -> None:
@@ -205,6 +206,7 @@ async def test_bench_measures_each_row_beside_the_raw_driver_and_removes_all(
     assert size_of(tmp_path) < 4096
 
 
+@pytest.mark.slow
 def test_bench_of_a_store_without_a_raw_driver_shows_the_times_alone(tmp_path: Path) -> None:
     """It says so, and the figures are written as JSON."""
     figures = tmp_path / "figures.json"
