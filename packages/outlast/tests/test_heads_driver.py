@@ -408,6 +408,20 @@ async def test_a_sweep_takes_tombstones_and_bare_claims_and_nothing_else(driver:
     assert await sweep_all(driver) == (0, 0)
 
 
+@pytest.mark.parametrize("driver", [kind for kind in KINDS if kind != "memory"], indirect=True)
+async def test_a_call_of_a_slow_sweep_leaves_the_rest_to_the_next(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E6: however long a store takes, no call goes through hundreds of records."""
+    monkeypatch.setattr("outlast.heads.sweeping._SECONDS", -1.0)
+    for number in range(40):
+        await claim(driver, Scope("task", f"t{number:02}"))
+    first = await driver.sweep(older_than=0.0, limit=1000, dry_run=True, after=None)
+    assert 0 < first.tombstones < 40
+    assert first.next is not None
+    assert await sweep_all(driver) == (40, 0)
+
+
 async def test_epochs_and_versions_do_not_come_back_after_a_sweep(driver: Driver) -> None:
     epoch = version = 0
     for _ in range(3):

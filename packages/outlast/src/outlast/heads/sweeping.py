@@ -1,6 +1,7 @@
 """Sweeping: tombstones, unreferenced pieces, and what the store itself left behind (C3 to C5)."""
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import groupby
@@ -21,6 +22,9 @@ _BATCH = 256
 
 _AT_ONCE = 16
 """Heads that are looked at together, where a store can do that."""
+
+_SECONDS = 1.0
+"""After which a call leaves the rest to the next one, lest a slow store use up its timeout (E6)."""
 
 
 async def sweep(
@@ -71,7 +75,8 @@ async def _sweep_heads(
     """Remove the tombstones among ``keys``; how many, and the last key that was looked at."""
     removed = seen = 0
     now = await store.now()
-    while seen < len(keys) and removed < limit:
+    until = time.monotonic() + _SECONDS
+    while seen < len(keys) and removed < limit and (not seen or time.monotonic() < until):
         some = keys[seen : seen + min(limit - removed, _AT_ONCE)]
         sweeps = [
             partial(_sweep_head, store, key, now, older_than, dry_run=dry_run) for key in some
