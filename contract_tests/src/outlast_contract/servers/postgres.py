@@ -45,9 +45,7 @@ class PostgresRecipe(Recipe):
     def prepare(self, home: Path, ports: Sequence[int]) -> None:
         if os.geteuid() == 0:
             if not _is_open_to_all(self._programs):
-                copy = home / "programs"
-                shutil.copytree(self._programs.parent, copy, symlinks=True)
-                self._programs = copy / self._programs.name
+                self._programs = _copied(self._programs, home / "programs")
             if not _is_open_to_all(home):
                 raise StartError(
                     f"it runs as {_NOBODY}, who cannot reach {home}; set TMPDIR to a folder that "
@@ -126,6 +124,21 @@ def query(port: int, database: str, statement: str) -> list[bytes]:
 
 def _environment(home: Path) -> dict[str, str]:
     return {"HOME": str(home), "LC_ALL": "C", "PATH": os.environ.get("PATH", "")}
+
+
+def _copied(programs: Path, target: Path) -> Path:
+    """The folder of programs in a copy of their installation.
+
+    A wheel has shared libraries beside its package, where the programs look for them.
+    """
+    installation = programs.parent
+    package = installation.parent
+    copy = target / package.name / installation.name
+    shutil.copytree(installation, copy, symlinks=True)
+    libraries = package.with_name(f"{package.name}.libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, target / libraries.name, symlinks=True)
+    return copy / programs.name
 
 
 def _is_open_to_all(folder: Path) -> bool:
