@@ -47,24 +47,18 @@ async def a_server_without_room_says_so(context: Context) -> None:
 
 @asynccontextmanager
 async def _with_shortages(context: Context) -> AsyncGenerator[Harness]:
+    if not context.harness.shortages():
+        raise NotRun("needs Harness.shortages(): nothing is known that takes such a store's room")
     if context.harness.server_kind is None:
-        _expect_some(context.harness)
         if not context.settings.server_faults:
             raise NotRun("it leaves other users of the server without room, too: --server-faults")
         yield context.harness
         return
     server = await context.harness.start_server()
     try:
-        harness = harness_for(server.url, **server.options)()
-        _expect_some(harness)
-        yield harness
+        yield harness_for(server.url, **server.options)()
     finally:
         await asyncio.to_thread(server.close)
-
-
-def _expect_some(harness: Harness) -> None:
-    if not harness.shortages():
-        raise NotRun("needs Harness.shortages(): nothing is known that takes such a store's room")
 
 
 async def _without_room(client: outlast.Backend, prepared: Sequence[Prepared], what: str) -> int:
