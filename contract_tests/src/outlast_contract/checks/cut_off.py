@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 import outlast
 from outlast.driver import Scope
@@ -49,7 +49,7 @@ async def a_call_cancelled_at_an_exchange_disturbs_no_other(
             hold = Hold(delivered=delivered)
             shot = network.script.arm(hold, at=at)
             call = asyncio.ensure_future(error_of(mutation.apply(client, scope.id, "cut", owner)))
-            await _first(hold, call)
+            await hold.arrived_or(call)
             network.script.disarm()
             if not shot.hits:
                 break
@@ -100,7 +100,7 @@ async def a_read_cancelled_at_an_exchange_disturbs_no_other(context: Context) ->
                 hold = Hold(delivered=delivered)
                 network.script.arm(hold)
                 call = asyncio.ensure_future(_call(read))
-                await _first(hold, call)
+                await hold.arrived_or(call)
                 network.script.disarm()
                 if not hold.has_arrived:  # It asks nobody.
                     await call
@@ -117,13 +117,6 @@ async def a_read_cancelled_at_an_exchange_disturbs_no_other(context: Context) ->
                 found = await asyncio.gather(*(image(client, scope) for scope in images))
                 expect(found == list(images.values()), f"reads after {what} were mixed up")
                 await release
-
-
-async def _first(hold: Hold, call: "asyncio.Future[Any]") -> None:
-    """Wait until something is held, or the call has ended."""
-    arrived = asyncio.ensure_future(hold.arrived())
-    await asyncio.wait([arrived, call], return_when=asyncio.FIRST_COMPLETED)
-    arrived.cancel()
 
 
 async def _call(read: Callable[[], Awaitable[object]]) -> None:

@@ -1,14 +1,14 @@
 """Processes that are killed at one of their requests (D1, A1, S3, F5, F1)."""
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
 from outlast_contract.engine import Context, check_each
 from outlast_contract.expect import expect, expect_equal
 from outlast_contract.faults import Hold
 from outlast_contract.faults.strikes import places
 from outlast_contract.mutations import MUTATIONS, Image, Mutation, claim, expect_image, fill, image
-from outlast_contract.workers import Worker, Workers
+from outlast_contract.workers import Workers
 
 _ENDS: Final = {"on its way": False, "done, and not answered": True}
 """What has become of the request when its sender is killed: whether the server has seen it."""
@@ -51,8 +51,11 @@ async def a_process_killed_at_a_request_leaves_old_or_new(
                 worker.tell(
                     "apply", mutation=mutation.name, id=scope.id, mark="last words", owned=True
                 )
-                await _held(hold, worker)
+                answered = asyncio.ensure_future(worker.answer())
+                await hold.arrived_or(answered)
                 network.script.disarm()
+                answered.cancel()
+                await asyncio.wait([answered])
                 if not shot.hits:
                     break
                 await worker.kill()
@@ -77,13 +80,3 @@ def _expect_old_or_new(
     # A deletion of a whole task has many steps, and is cut off between two of them.
     if mutation.name != "delete_task":
         expect(found in (before, after), f"{what} left {found}, neither {before} nor {after}")
-
-
-async def _held(hold: Hold, worker: Worker) -> None:
-    """Wait until a request is held, or the worker has done what it was told."""
-    arrived = asyncio.ensure_future(hold.arrived())
-    answered: asyncio.Future[Any] = asyncio.ensure_future(worker.answer())
-    await asyncio.wait([arrived, answered], return_when=asyncio.FIRST_COMPLETED)
-    for waiting in (arrived, answered):
-        waiting.cancel()
-    await asyncio.wait([arrived, answered])

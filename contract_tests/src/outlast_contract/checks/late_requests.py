@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 import outlast
 from outlast.driver import Scope
@@ -116,7 +116,7 @@ async def _hold(
     owner = await claim(plain, scope)
     await fill(plain, scope, "base", owner)
     call = asyncio.ensure_future(error_of(mutation.apply(client, scope.id, "late", owner)))
-    await _first(hold.arrived(), call)
+    await hold.arrived_or(call)
     if not hold.has_arrived:
         await call
         return
@@ -149,14 +149,6 @@ async def _hold(
     await expect_image(plain, scope, written, f"data written after {what}", clause=clause)
 
 
-async def _first(event: Awaitable[Any], call: "asyncio.Future[Any]") -> None:
-    """Wait for an event or the end of a call."""
-    waiting = asyncio.ensure_future(event)
-    await asyncio.wait([waiting, call], return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
-    await asyncio.wait([waiting])
-
-
 async def _expect_given_up(call: "asyncio.Future[OutlastError | None]", what: str) -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -185,7 +177,7 @@ async def a_late_claim_may_fence_but_not_write(context: Context, kind: str) -> N
         hold = Hold()
         shot = network.script.arm(hold, at=at)
         call = asyncio.ensure_future(error_of(claim(slow, scope)))
-        await _first(hold.arrived(), call)
+        await hold.arrived_or(call)
         if not shot.hits:
             await call
             return

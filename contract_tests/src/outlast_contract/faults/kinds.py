@@ -1,7 +1,7 @@
 """The faults: what becomes of the one exchange that a `Shot` strikes."""
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 from outlast_contract.faults.proxy import Exchange, Fault
 
@@ -125,6 +125,13 @@ class Hold:
     async def arrived(self) -> None:
         """Wait until something is held."""
         await self._arrived.wait()
+
+    async def arrived_or(self, other: "asyncio.Future[Any]") -> None:
+        """Wait until something is held, or something else has ended, which goes on otherwise."""
+        arrived = asyncio.ensure_future(self.arrived())
+        await asyncio.wait([arrived, other], return_when=asyncio.FIRST_COMPLETED)
+        arrived.cancel()
+        await asyncio.wait([arrived])
 
     async def release(self) -> None:
         """Let it go on, and wait until the server has answered."""
