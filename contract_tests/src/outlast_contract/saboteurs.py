@@ -20,6 +20,8 @@ from outlast_contract.tampered import Failures, TamperedDriver
 
 TIMEOUT: Final = 3.0
 """Seconds that a call may take."""
+_PATIENCE: Final = 30.0
+"""The same where no network is silent: a busy machine must not take attempts away."""
 _STRUCK: Final[dict[str, Callable[[], Fault]]] = {
     **{name: lambda fault=fault: fault for name, fault in BROKEN.items()},  # type: ignore[misc]
     "late": lambda: Delay(request=0.05, reply=0.05),
@@ -142,6 +144,7 @@ class Within(Saboteur):
     ) -> None:
         """Stand before two open clients."""
         super().__init__(seed, history)
+        history.timeout = _PATIENCE
         self._inner = inner
         self._namespace = namespace
         self._chosen = [kind for kind in KINDS_WITHIN if not kinds or kind in kinds]
@@ -158,7 +161,7 @@ class Within(Saboteur):
                 found.append(inner)
                 continue
             driver = TamperedDriver(inner.driver, struck)
-            client = DriverBackend(driver, namespace=self._namespace, timeout=TIMEOUT)
+            client = DriverBackend(driver, namespace=self._namespace, timeout=_PATIENCE)
             found.append(await stack.enter_async_context(client))
         return found
 
