@@ -25,7 +25,12 @@ def run(*command: str, folder: Path) -> None:
     """Run a program of the environment, and end with it if it fails."""
     print("+", *command, flush=True)
     search_path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": search_path, "OUTLAST_CONTRACT_HEAVY": "0"}
+    environment = {
+        **os.environ,
+        "PATH": search_path,
+        "OUTLAST_CONTRACT_HEAVY": "0",
+        "OUTLAST_CONTRACT_REPORTS": "reports",
+    }
     done = subprocess.run(command, cwd=folder, env=environment, check=False)
     if done.returncode:
         raise SystemExit(done.returncode)
@@ -56,8 +61,13 @@ def verify_nats(folder: Path, *, everything: bool) -> None:
         run("outlast-contract", server.url, *chosen, *clauses, folder=folder)
     finally:
         server.close()
+    harness = ("--harness", "test_contract:NatsHarness")
+    run("outlast-contract", *harness, "--clause", "C3", *FEW, folder=tests)
     selection = () if everything else ("-k", f"bucket or {SHORT}")
     run(sys.executable, "-m", "pytest", "-q", "-n3", *selection, folder=folder)
+    pages = [path.name for path in (folder / "reports").glob("*.html")]
+    if pages != ["tests-test_contract.TestContract.html"]:
+        raise SystemExit(f"the pages that pytest wrote are {pages}")
 
 
 def verify_skeleton(folder: Path, *, everything: bool) -> None:

@@ -1,6 +1,7 @@
 """The command ``outlast-contract``: what it runs, writes, prints and returns."""
 
 import json
+import secrets
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from broken_backends import MUTANTS
 
-from outlast_contract import cli
+from outlast_contract import cli, subject
 from outlast_contract.clauses import CLAUSES
 
 
@@ -49,7 +50,7 @@ def test_a_broken_backend_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit code 1, the clause, the check, and what was found."""
-    monkeypatch.setattr(cli, "harness_for", lambda url: MUTANTS["PutNeverCompares"].harness)
+    monkeypatch.setattr(subject, "harness_for", lambda url: MUTANTS["PutNeverCompares"].harness)
     assert run("memory://", "--clause", "F2") == 1
     output = capsys.readouterr().out
     assert "FAIL" in output
@@ -170,3 +171,36 @@ def test_progress_and_colour_are_for_terminals(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys, "stdout", plain)
     assert run("memory://", "--clause", "S5") == 0
     assert "\x1b[32m" not in plain.getvalue()
+
+
+def test_a_harness_takes_the_place_of_a_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is imported from here, and what it offers beside its URL is used."""
+    name = f"harness_{secrets.token_hex(4)}"
+    (tmp_path / f"{name}.py").write_text(
+        "from outlast_contract.stores import MemoryHarness\n"
+        "class Own(MemoryHarness):\n"
+        "    async def versions(self):\n"
+        "        return {'own': '7'}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    report = tmp_path / "report.json"
+    assert run("--harness", f"{name}:Own", "--clause", "C3", "--json", str(report)) == 0
+    assert "C3   verified" in capsys.readouterr().out
+    found = json.loads(report.read_text())
+    assert (found["subject"], found["versions"]["own"]) == (f"{name}:Own", "7")
+    assert run("--harness", f"{name}:Own", "--minutes", "0", "--calls", "5") == 0
+    assert f"No clause failed on {name}:Own" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "name", ["nosuchmodule:Own", "json:Own", "json:loads", "json", "json:JSONDecoder"]
+)
+def test_what_is_no_harness_ends_with_2(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message says what was looked for."""
+    assert run("--harness", name) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("outlast-contract: --harness ")
+    assert not captured.out

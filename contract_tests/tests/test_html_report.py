@@ -12,7 +12,7 @@ from broken_backends import MUTANTS
 from broken_backends.kit import BrokenHarness
 
 import outlast
-from outlast_contract import Report, cli
+from outlast_contract import Report, cli, subject
 from outlast_contract.badge import badge, badge_text
 from outlast_contract.clauses import CLAUSES, GROUPS, HEADLINES, OUT_OF_REACH
 from outlast_contract.engine import Check, Result, run_check_sync, select_checks
@@ -303,7 +303,7 @@ async def test_what_cannot_be_watched_works_all_the_same() -> None:
 def test_the_command_writes_page_and_badge(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "harness_for", lambda url: MUTANTS["PutNeverCompares"].harness)
+    monkeypatch.setattr(subject, "harness_for", lambda url: MUTANTS["PutNeverCompares"].harness)
     shown, picture = tmp_path / "report.html", tmp_path / "badge.svg"
     arguments = ["memory://", "--clause", "F2", "--tier", "contract"]
     assert cli.main([*arguments, "--html", str(shown), "--badge", str(picture)]) == 1
@@ -323,7 +323,7 @@ def test_a_soak_writes_the_same_reports(
     short = ["memory://", "--minutes", "0", "--calls", "30", "--owners", "2"]
     assert cli.main([*short, *arguments]) == 0
     assert "outcomes unknown" in Page(files["html"].read_text()).text
-    monkeypatch.setattr(cli, "harness_for", lambda url: MUTANTS["PutNeverCompares"].harness)
+    monkeypatch.setattr(subject, "harness_for", lambda url: MUTANTS["PutNeverCompares"].harness)
     assert cli.main(["memory://", "--minutes", "0.1", *arguments]) == 1
     shown = Page(files["html"].read_text())
     assert "outlast-contract URL --minutes 0 --seed" in shown.text

@@ -1,5 +1,6 @@
 """The suite in other people's pytest: silent where it is not used, complete where it is."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,22 @@ from broken_backends import MUTANTS
 from outlast_contract import contract_suite
 
 TestContract = contract_suite(MUTANTS["LastZeroIsAll"].harness, tiers=["contract"])
+"""
+
+TELLING = """
+from broken_backends import MUTANTS
+from outlast_contract import contract_suite
+from outlast_contract.engine import Settings
+from outlast_contract.recording import injected
+
+class Telling(MUTANTS["LastZeroIsAll"].harness):
+    def secrets(self):
+        return ["last=0"]
+
+    async def versions(self):
+        return {"own": "7"}
+
+TestContract = contract_suite(Telling, settings=Settings(seed=5))
 """
 
 CHANGED = """
@@ -109,3 +126,27 @@ def test_changed_and_expected_tests_are_shown(tmp_path: Path) -> None:
     assert "test_a10_the_newest_n_are_loaded_api was overridden" in done.stdout
     assert "1 xfailed" in done.stdout
     assert "(expected: not done yet)" in done.stdout
+
+
+@pytest.mark.parametrize("processes", ["0", "2"], ids=["alone", "with xdist"])
+def test_reports_are_written_where_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: str
+) -> None:
+    """A page, JSON and a badge for each class, with the calls before the failure, and no secret."""
+    monkeypatch.setenv("OUTLAST_CONTRACT_REPORTS", "reports/here")
+    done = project(tmp_path, TELLING, "-q", "-n", processes, "-k", "newest_n or no_test_of")
+    assert done.returncode == 1
+    assert "contract report of test_project.py::TestContract: " in done.stdout
+    folder = tmp_path / "reports/here"
+    assert sorted(path.name for path in folder.iterdir()) == [
+        f"test_project.TestContract.{ending}" for ending in ("html", "json", "svg")
+    ]
+    found = json.loads((folder / "test_project.TestContract.json").read_text())
+    (broken,) = [check for check in found["checks"] if check["broken"]]
+    assert (broken["broken"], found["seed"], found["versions"]["own"]) == ("A10", 5, "7")
+    assert broken["calls"]["last"][-1]["what"].startswith("load_api_messages")
+    assert "A10" in (folder / "test_project.TestContract.html").read_text()
+    assert "failed" in (folder / "test_project.TestContract.svg").read_text()
+    shown = done.stdout + "".join(path.read_text() for path in folder.iterdir())
+    assert "***" in shown
+    assert "last=0" not in shown

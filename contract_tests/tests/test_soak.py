@@ -171,7 +171,7 @@ def test_the_command_repeats_what_it_found(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its last line is a command that the same program understands, and finds it again."""
-    monkeypatch.setattr("outlast_contract.cli.harness_for", lambda url: LosesAppendsHarness)
+    monkeypatch.setattr("outlast_contract.subject.harness_for", lambda url: LosesAppendsHarness)
     assert main(["memory://", "--minutes", "1"]) == 1
     output = capsys.readouterr().out
     assert "FAILED: D1, in a round of seed " in output

@@ -1,4 +1,5 @@
-"""The pytest plugin: after a run with tests of the suite it sums up what became of each clause.
+"""The pytest plugin: after a run with tests of the suite it sums up what became of each clause, and
+writes the files that ``OUTLAST_CONTRACT_REPORTS`` asks for.
 
 pytest loads it in every project of an environment: it does nothing where the suite was not used,
 and imports nothing before it was.
@@ -21,6 +22,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         if any(name == "outlast_check" for name, _ in getattr(report, "user_properties", ()))
     ]
     if reports:
-        from outlast_contract.pytest_summary import print_summary
+        from outlast_contract.pytest_summary import print_summary, write_reports
+        from outlast_contract.suite_reports import reports_folder
 
         print_summary(terminalreporter, reports)
+        folder = reports_folder()
+        if folder is not None:
+            write_reports(terminalreporter, reports, folder)

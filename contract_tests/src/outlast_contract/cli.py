@@ -3,7 +3,6 @@
 import argparse
 import logging
 import os
-import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,20 +10,18 @@ from typing import TextIO
 
 from outlast.driver import NotWrittenError
 from outlast.errors import OutlastError
-from outlast.url import redact
 from outlast_contract import __version__
 from outlast_contract._interrupts import run_in_own_loop
 from outlast_contract.clauses import CLAUSES
 from outlast_contract.engine import TIERS, Check, Result, Settings, select_checks
-from outlast_contract.harness import Harness
 from outlast_contract.printing import printable
 from outlast_contract.report import Report, summary
-from outlast_contract.report_files import FORMATS, secrets_of, written
+from outlast_contract.report_files import FORMATS, written
 from outlast_contract.runner import run_suite
 from outlast_contract.soak_command import add_arguments, run_soak
-from outlast_contract.stores import harness_for
+from outlast_contract.subject import Subject
 from outlast_contract.unwritten import lines_of, missing_in
-from outlast_contract.versions import store_versions
+from outlast_contract.versions import versions_of
 
 _COLOURS = {"verified": "32", "failed": "1;31", "not run": "33", "head": "1"}
 _MARKS = {"passed": "pass", "failed": "FAIL", "not run": "NOT RUN"}
@@ -42,7 +39,12 @@ def build_parser() -> argparse.ArgumentParser:
         "cannot be written.",
     )
     parser.add_argument(
-        "url", help="the store, such as memory://, file:///dir or sqlite:///file.db"
+        "url", nargs="?", help="the store, such as memory://, file:///dir or sqlite:///file.db"
+    )
+    parser.add_argument(
+        "--harness",
+        metavar="MODULE:NAME",
+        help="instead of a URL: what makes a Harness of your own, which can offer more",
     )
     parser.add_argument(
         "--tier", action="append", choices=TIERS, help="only this tier; may be repeated"
@@ -115,14 +117,25 @@ def _run(arguments: Sequence[str] | None) -> int:
         settings = settings.extended(thorough=options.thorough, server_faults=options.server_faults)
     except ValueError as error:
         parser.error(f"OUTLAST_CONTRACT_SEED, _ROUNDS and _KILLS are integers: {error}")
+    if (options.url is None) == (options.harness is None):
+        parser.error("give a store: its URL, or --harness")
+    try:
+        subject = (
+            Subject.of_url(options.url)
+            if options.harness is None
+            else Subject.of_harness(options.harness)
+        )
+    except OutlastError as error:
+        print(f"outlast-contract: {printable(str(error))}", file=sys.stderr)
+        return 2
+    make_harness = subject.make_harness
     checks = select_checks(tiers=options.tier or TIERS, clauses=clauses)
-    make_harness = harness_for(options.url)
     is_soak = options.minutes is not None
     versions: Mapping[str, str] = {}
     try:
-        versions = run_in_own_loop(lambda: _try(make_harness(), settings.run))
+        versions = run_in_own_loop(lambda: versions_of(make_harness(), settings.run))
         if is_soak:
-            return run_soak(options, make_harness, settings.seed, sys.stdout, versions)
+            return run_soak(options, subject, settings.seed, sys.stdout, versions)
     except OutlastError as error:
         # The checks say, each for itself, what a driver that is being written lacks.
         if is_soak or not isinstance(error, NotWrittenError):
@@ -141,9 +154,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         make_harness,
         checks=checks,
         settings=settings,
-        subject=redact(options.url),
+        subject=subject.name,
         versions=versions,
-        secrets=secrets_of(options.url),
+        secrets=subject.secrets,
         before=screen.before,
         after=screen.after,
     )
@@ -151,20 +164,6 @@ def _run(arguments: Sequence[str] | None) -> int:
     if not written(report, options):
         return 2
     return 0 if report.is_success else 1
-
-
-async def _try(harness: Harness, run: str) -> Mapping[str, str]:
-    """Open the store once, so that a bad URL is said at once and not by every check, and ask what
-    versions it has.
-    """
-    await harness.start()
-    try:
-        namespace = f"oc-{run}-{secrets.token_hex(6)}"
-        async with await harness.open(namespace) as backend:
-            await backend.ping()
-            return await store_versions(harness, backend)
-    finally:
-        await harness.stop()
 
 
 class Screen:

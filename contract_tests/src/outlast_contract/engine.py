@@ -166,6 +166,29 @@ class Result:
     trace: str = ""
     recording: Recording = NOTHING
 
+    def without(self, secrets: Iterable[str]) -> "Result":
+        """The same, with ``***`` wherever one of the secrets is shown."""
+        hidden = sorted({text for text in secrets if text}, key=len, reverse=True)
+        if not hidden:
+            return self
+
+        def clean(text: str) -> str:
+            for secret in hidden:
+                text = text.replace(secret, "***")
+            return text
+
+        calls = tuple(
+            one._replace(what=clean(one.what), error=clean(one.error))
+            for one in self.recording.calls
+        )
+        return replace(
+            self,
+            detail=clean(self.detail),
+            trace=clean(self.trace),
+            notes=tuple((clause, clean(text)) for clause, text in self.notes),
+            recording=self.recording._replace(calls=calls),
+        )
+
 
 _registry: dict[str, Check] = {}
 
@@ -406,11 +429,14 @@ def _is_default(harness: type[Harness], method: str) -> bool:
 
 
 async def run_check(check: Check, harness: Harness, settings: Settings | None = None) -> Result:
-    """Run one check against a harness, and remove what it stored."""
+    """Run one check against a harness, and remove what it stored.
+
+    The result shows none of ``harness.secrets()``, wherever a backend has put them.
+    """
     with recorded() as recorder:
         result = await _run(check, harness, settings or Settings())
         recording = recorder.recording(with_calls=result.status == "failed")
-    return replace(result, recording=recording)
+    return replace(result, recording=recording).without(harness.secrets())
 
 
 async def _run(check: Check, harness: Harness, settings: Settings) -> Result:

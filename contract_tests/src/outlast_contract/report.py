@@ -3,7 +3,7 @@
 import json
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -76,8 +76,8 @@ class Report:
             began: When the run did; aware.
             secrets: Texts that no report may show, wherever a backend has put them.
         """
-        hidden = sorted({text for text in secrets if text}, key=len, reverse=True)
-        self.results: tuple[Result, ...] = tuple(_cleaned(one, hidden) for one in results)
+        hidden = set(secrets)
+        self.results: tuple[Result, ...] = tuple(one.without(hidden) for one in results)
         self.subject = subject
         self.seed = seed
         self.versions: Mapping[str, str] = {**own_versions(), **(versions or {})}
@@ -316,28 +316,6 @@ class Report:
                 (f"not run, since no check was chosen: {', '.join(not_chosen)}", ""),
             ]
         return found
-
-
-def _cleaned(result: Result, secrets: Sequence[str]) -> Result:
-    """The result without any of the secrets."""
-    if not secrets:
-        return result
-
-    def clean(text: str) -> str:
-        for secret in secrets:
-            text = text.replace(secret, "***")
-        return text
-
-    calls = tuple(
-        one._replace(what=clean(one.what), error=clean(one.error)) for one in result.recording.calls
-    )
-    return replace(
-        result,
-        detail=clean(result.detail),
-        trace=clean(result.trace),
-        notes=tuple((clause, clean(text)) for clause, text in result.notes),
-        recording=result.recording._replace(calls=calls),
-    )
 
 
 def summary(results: Sequence[Result]) -> str:

@@ -3,20 +3,19 @@
 import argparse
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TextIO
 
-from outlast.url import redact
 from outlast_contract._interrupts import run_in_own_loop
 from outlast_contract.engine import Check, Result
-from outlast_contract.harness import Harness
 from outlast_contract.outages import History
 from outlast_contract.printing import printable
 from outlast_contract.recording import NOTHING, Call, Injected, Recording
 from outlast_contract.report import Report
-from outlast_contract.report_files import secrets_of, written
+from outlast_contract.report_files import written
 from outlast_contract.soak import KINDS, KINDS_WITHIN, PREFIX, Finding, Round, soak
+from outlast_contract.subject import Subject
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_soak(
     options: argparse.Namespace,
-    make_harness: Callable[[], Harness],
+    subject: Subject,
     seed: int,
     stream: TextIO,
     versions: Mapping[str, str],
@@ -76,19 +75,18 @@ def run_soak(
     print(f"Works in namespaces {PREFIX}..., and removes what they hold.", file=stream)
     screen = _Screen(stream)
     found = run_in_own_loop(
-        lambda: soak(make_harness(), first, seconds=60 * options.minutes, told=screen.told)
+        lambda: soak(subject.make_harness(), first, seconds=60 * options.minutes, told=screen.told)
     )
     screen.clear()
-    subject = redact(options.url)
-    text = f"No clause failed on {subject}: {screen.summary}"
-    print(text if found is None else report(found, options.url), file=stream)
+    text = f"No clause failed on {subject.name}: {screen.summary}"
+    print(text if found is None else report(found, subject.argument), file=stream)
     sum_up = Report(
         [result_of(found, seconds=time.monotonic() - started, note=screen.summary)],
-        subject=subject,
+        subject=subject.name,
         seed=seed,
         versions=versions,
         began=began,
-        secrets=secrets_of(options.url),
+        secrets=subject.secrets,
     )
     if not written(sum_up, options):
         return 2
@@ -136,8 +134,11 @@ def recording_of(found: Finding) -> Recording:
     return Recording(calls[-60:], max(0, len(calls) - 60), injected, len(injected))
 
 
-def report(found: Finding, url: str) -> str:
-    """What was found, for people: the clause, the calls, what was injected, how to repeat it."""
+def report(found: Finding, argument: str) -> str:
+    """What was found, for people: the clause, the calls, what was injected, how to repeat it.
+
+    ``argument``: how the command is told of the store.
+    """
     injected = "\n".join(f"  {_told(*one)}" for one in found.injected) or "  nothing"
     return printable(
         f"FAILED: {found.broken.clause}, in a round of seed {found.round.seed}\n"
@@ -145,7 +146,7 @@ def report(found: Finding, url: str) -> str:
         f"injected:\n{injected}\n"
         "Repeat this round, as short as it could be made; cancellations, and faults of a network, "
         "meet calls in time, so with those it may take some attempts:\n"
-        f"  outlast-contract {redact(url)!r} --minutes 0 {found.round.options}"
+        f"  outlast-contract {argument} --minutes 0 {found.round.options}"
     )
 
 

@@ -17,6 +17,7 @@ from outlast_contract.engine import (
 )
 from outlast_contract.expect import Violation
 from outlast_contract.harness import Harness
+from outlast_contract.suite_reports import more_of, reports_folder
 from outlast_contract.unwritten import missing_in
 
 GUARD = "test_no_test_of_the_suite_was_changed"
@@ -88,8 +89,11 @@ def _make_test(
     check: Check, make_harness: Callable[[], Harness], settings: Settings | None
 ) -> Callable[[object, Callable[[str, object], None]], None]:
     def test(self: object, record_property: Callable[[str, object], None]) -> None:
-        result = run_check_sync(check, make_harness, settings or Settings.from_environment())
+        chosen = settings or Settings.from_environment()
+        result = run_check_sync(check, make_harness, chosen)
         _record(result, record_property)
+        if reports_folder() is not None:
+            record_property("outlast_more", more_of(result, make_harness, chosen))
         if result.status == "not run":
             pytest.skip(f"NOT RUN: {result.detail}")
         if result.status == "failed" and missing_in(result.detail):

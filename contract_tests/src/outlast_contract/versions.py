@@ -2,6 +2,7 @@
 
 import platform
 import re
+import secrets
 import sys
 from collections.abc import Mapping
 from importlib import metadata
@@ -22,7 +23,22 @@ def versions() -> dict[str, str]:
     return found
 
 
-async def store_versions(harness: Harness, backend: outlast.Backend) -> Mapping[str, str]:
+async def versions_of(harness: Harness, run: str) -> Mapping[str, str]:
+    """Of the store of a harness and all that leads to it. It is opened once for that; so one that
+    cannot be used is told of at once, and not by every check.
+
+    ``run``: part of the name of the namespace.
+    """
+    await harness.start()
+    try:
+        async with await harness.open(f"oc-{run}-{secrets.token_hex(6)}") as backend:
+            await backend.ping()
+            return await _store_versions(harness, backend)
+    finally:
+        await harness.stop()
+
+
+async def _store_versions(harness: Harness, backend: outlast.Backend) -> Mapping[str, str]:
     """Of the backend's distribution, of the client libraries that it has loaded, and of the server,
     as far as they are known.
     """
@@ -63,4 +79,4 @@ def _version(name: str) -> str | None:
         return None
 
 
-__all__ = ["store_versions", "versions"]
+__all__ = ["versions", "versions_of"]
