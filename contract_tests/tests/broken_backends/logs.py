@@ -9,7 +9,7 @@ from broken_backends.kit import mutant
 from outlast.backends.memory import MemoryDriver
 from outlast.contracts.driver_persistence import DriverPersistence
 from outlast.driver import Entry
-from outlast.errors import ConflictError
+from outlast.errors import ConflictError, InvalidDataError
 
 
 @mutant("A1", "A4", "A5", "A8", "C7", "E3", "X2", "X4")
@@ -320,6 +320,16 @@ class LastZeroIsAll(DriverPersistence):
 
     async def load_api_messages(self, task_id, *, last=None):
         return await super().load_api_messages(task_id, last=last or None)
+
+
+@mutant("E3", "A10")
+class ABadCountIsShownWhole(DriverPersistence):
+    """A count that is none is refused with all of its text, however long that is."""
+
+    async def load_api_messages(self, task_id, *, last=None):
+        if last is not None and type(last) is not int:
+            raise InvalidDataError(f"last must be an int, not {last!r}")
+        return await super().load_api_messages(task_id, last=last)
 
 
 @mutant("A10", "V8")

@@ -1,6 +1,7 @@
 """Bad URLs, options, engines and files: one kind of error, plain words, nothing left behind."""
 # ruff: noqa: ASYNC221, ASYNC240 - a test has its loop to itself
 
+import os
 import resource
 import sqlite3
 import subprocess
@@ -129,6 +130,14 @@ async def test_a_short_file_that_is_no_database_is_refused_and_kept(
     with pytest.raises(ConfigurationError, match="not an SQLite database"):
         await set_up(path, create=True)
     assert path.read_bytes() == b"n" * size
+
+
+@pytest.mark.parametrize("create", [True, False])
+async def test_a_pipe_is_refused_and_not_waited_for(path: Path, create: bool) -> None:
+    """SQLite would call it an I/O error of the disk."""
+    os.mkfifo(path)
+    with pytest.raises(ConfigurationError, match="is no file, but a pipe"):
+        await set_up(path, create=create)
 
 
 def make_text(path: Path) -> None:

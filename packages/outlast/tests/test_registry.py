@@ -41,13 +41,22 @@ def registry(**plugins: object) -> Registry:
     return Registry(lambda: points)
 
 
-NATS = BackendInfo(name="nats", schemes=("nats", "tls+x"), factory="m:f", summary="s")
+NATS = BackendInfo(
+    name="nats", schemes=("nats",), factory="m:f", summary="s", libraries=("one", "two")
+)
 
 
-def test_a_scheme_is_found_with_and_without_its_driver_part() -> None:
+def test_a_scheme_is_found_with_and_without_a_library() -> None:
     found = registry(a=plugin(NATS))
-    assert found.find("nats") == found.find("nats+jetstream") == NATS
+    assert found.find("nats") == found.find("nats+two") == NATS
     assert found.find("memory").name == "memory"
+
+
+@pytest.mark.parametrize("scheme", ["nats+three", "nats+", "nats+one+two", "file+x", "memory+"])
+def test_a_library_that_a_backend_has_not_is_refused(scheme: str) -> None:
+    known = r"nats://, nats\+one://, nats\+two://" if scheme.startswith("nats") else "//$"
+    with pytest.raises(ConfigurationError, match=f"write .*{known}"):
+        registry(a=plugin(NATS)).find(scheme)
 
 
 def test_a_broken_plugin_breaks_no_other_and_shows_its_error() -> None:

@@ -66,6 +66,35 @@ async def more_than_there_is_gives_all(context: Context) -> None:
         )
 
 
+class _NoText:
+    def __repr__(self) -> str:
+        raise RuntimeError("this value has no text")
+
+
+@check("E3", "V6")
+async def arguments_that_cannot_be_shown_are_refused_like_others(context: Context) -> None:
+    """A count that is a list of 5,000 lists in one another, or whose text is an error, raises
+    InvalidDataError, shortly.
+    """
+    client = await context.open()
+    tasks = client.persistence
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    bad_ones: dict[str, Any] = {"deep": deep, "without text": _NoText(), "long": [0] * 100_000}
+    for what, bad in bad_ones.items():
+        calls: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+            "load_api_messages": partial(tasks.load_api_messages, "t", last=bad),
+            "list_task_states": partial(tasks.list_task_states, limit=bad),
+            "claim_task": partial(tasks.claim_task, "t", at_least=bad),
+            "sweep": partial(client.sweep, older_than=bad),
+        }
+        for name, call in calls.items():
+            error = await error_of(call())
+            told = isinstance(error, InvalidDataError) and len(str(error)) < 1000
+            expect(told, f"{name} with a count that is {what} raised {type(error).__name__}")
+
+
 @check("C7")
 async def calls_that_ask_for_nothing_notice_a_closed_backend(context: Context) -> None:
     """With limit=0, too, a closed backend raises ClosedError."""

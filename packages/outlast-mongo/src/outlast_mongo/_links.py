@@ -13,7 +13,7 @@ from pymongo.database import Database as BlockingDatabase
 from pymongo.driver_info import DriverInfo
 from pymongo.errors import PyMongoError
 
-from outlast.errors import ConfigurationError
+from outlast.errors import ConfigurationError, shown
 from outlast.url import redact, scheme_of
 from outlast_mongo._store import Database, Document
 
@@ -167,7 +167,7 @@ def link_of(
     if (url is None) == (database is None):
         raise ConfigurationError("give either database=... or url=...")
     if driver not in ("pymongo", "motor"):
-        raise ConfigurationError(f"driver must be 'pymongo' or 'motor', not {driver!r:.60}")
+        raise ConfigurationError(f"driver must be 'pymongo' or 'motor', not {shown(driver)}")
     if url is not None:
         return (MotorLink if driver == "motor" else PyMongoLink)(url, options)
     if options or driver != "pymongo":

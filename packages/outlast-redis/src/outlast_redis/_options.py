@@ -9,7 +9,7 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
 
-from outlast.errors import ConfigurationError
+from outlast.errors import ConfigurationError, shown
 from outlast.url import StoreURL, parse_url, redact
 from outlast_redis._cluster import ClusterLink
 from outlast_redis._links import LentConnections, Link, OwnConnections, ServerLink
@@ -139,7 +139,7 @@ def _limit(given: object) -> int:
         return MAX_CONNECTIONS
     text = str(given)
     if isinstance(given, bool) or not (text.isascii() and text.isdigit()) or int(text) < 1:
-        raise ConfigurationError(f"max_connections must be a positive number, not {given!r:.60}")
+        raise ConfigurationError(f"max_connections must be a positive number, not {shown(given)}")
     return int(text)
 
 

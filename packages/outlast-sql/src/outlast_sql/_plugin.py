@@ -12,23 +12,27 @@ def outlast_backends() -> list[outlast.BackendInfo]:
             schemes=("sqlite",),
             factory="outlast_sql:SqlDriver.from_url",
             summary="SQLite: a database file on this host, shared by its processes",
+            libraries=("aiosqlite",),
         ),
         outlast.BackendInfo(
             name="postgresql",
             schemes=("postgresql",),
             factory="outlast_sql:SqlDriver.from_url",
             summary="PostgreSQL: a database on a server",
+            libraries=("asyncpg", "psycopg"),
         ),
         outlast.BackendInfo(
             name="mysql",
             schemes=("mysql",),
             factory="outlast_sql:SqlDriver.from_url",
             summary="MySQL: a database on a server",
+            libraries=("asyncmy",),
         ),
         outlast.BackendInfo(
             name="mariadb",
             schemes=("mariadb",),
             factory="outlast_sql:SqlDriver.from_url",
             summary="MariaDB: a database on a server",
+            libraries=("asyncmy",),
         ),
     ]

@@ -9,7 +9,13 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outlast.driver import Capabilities, Fence, Survives
-from outlast.errors import ClosedError, ConfigurationError, OutlastError, UnsupportedVersionError
+from outlast.errors import (
+    ClosedError,
+    ConfigurationError,
+    OutlastError,
+    UnsupportedVersionError,
+    shown,
+)
 from outlast.retry import backoff
 from outlast_sql._driver import SqlDriver, Step
 from outlast_sql._links import Link
@@ -81,7 +87,7 @@ class ServerDriver(SqlDriver):
         super().__init__(namespace=namespace, timeout=timeout, engine=engine)
         if type(pool_size) is not int or pool_size < 1:
             raise ConfigurationError(
-                f"pool_size must be a whole number of at least 1, not {pool_size!r:.60}"
+                f"pool_size must be a whole number of at least 1, not {shown(pool_size)}"
             )
         self._place = place
         self._hint = hint

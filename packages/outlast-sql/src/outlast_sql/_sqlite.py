@@ -296,6 +296,8 @@ def _refuse_foreign_file(file: Path) -> None:
         size = file.stat().st_size
     except OSError:
         return  # Missing or unreadable: opening says so, and why.
+    if not (file.is_file() or file.is_dir()):
+        raise ConfigurationError(f"{str(file)!r} is no file, but a pipe, a socket or a device")
     if 0 < size < _HEADER_BYTES and file.is_file():
         raise ConfigurationError(
             f"the file {str(file)!r} is not an SQLite database; name another path"

@@ -7,6 +7,7 @@ that it may or may not have been applied, and ``True`` that it was applied.
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any, ClassVar, Literal
 
 FenceReason = Literal["superseded", "lost", "no_record", "claimed", "stale"]
@@ -195,6 +196,19 @@ class ClosedError(OutlastError):
     """The backend is not open: it was closed, or not opened yet."""
 
 
+_repr = reprlib.Repr()
+_repr.maxlevel = 3
+_repr.maxstring = _repr.maxlong = _repr.maxother = 60
+
+
+def shown(value: object) -> str:
+    """``value`` for a message: shortened, however long or deep it is, and never an error."""
+    try:
+        return _repr.repr(value)
+    except Exception:  # noqa: BLE001 - whatever a class of the caller does
+        return f"a value of type {type(value).__name__}"
+
+
 __all__ = [
     "ClosedError",
     "ConfigurationError",
@@ -213,4 +227,5 @@ __all__ = [
     "TaskNotFoundError",
     "UnavailableError",
     "UnsupportedVersionError",
+    "shown",
 ]

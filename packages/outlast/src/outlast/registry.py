@@ -50,17 +50,19 @@ class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Of the backend, such as ``"nats"``.
-        schemes: URL schemes, without a ``+driver`` part.
+        schemes: URL schemes, without a ``+library``.
         factory: ``"module:attribute"`` of a callable ``(url, *, namespace, timeout, **options)``
             that returns a `Driver` or a `Backend` without I/O; what it does not know it refuses
             with `ConfigurationError`, or has no parameter for.
         summary: One line for people.
+        libraries: What may stand behind a ``+`` in the scheme: client libraries to choose from.
     """
 
     name: str
     schemes: tuple[str, ...]
     factory: str
     summary: str = ""
+    libraries: tuple[str, ...] = ()
 
 
 class Plugin(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,12 +117,12 @@ class Registry:
             return self._plugins
 
     def find(self, scheme: str) -> BackendInfo:
-        """The backend that serves a URL scheme, with or without its ``+driver`` part.
+        """The backend that serves a URL scheme, with or without a ``+library``.
 
         Raises:
-            ConfigurationError: None does, or two do.
+            ConfigurationError: None does, or two do, or it has no such library.
         """
-        base = scheme.partition("+")[0]
+        base, plus, library = scheme.partition("+")
         found = [
             (plugin, info)
             for plugin in self.plugins()
@@ -133,7 +135,14 @@ class Registry:
                 f"two backends serve {base}:// URLs: {owners}; uninstall one of them"
             )
         if found:
-            return found[0][1]
+            info = found[0][1]
+            if plus and library not in info.libraries:
+                known = ", ".join(f"{base}+{name}://" for name in info.libraries)
+                raise ConfigurationError(
+                    f"no backend serves {scheme}:// URLs; write {base}://"
+                    + (f", {known}" if known else "")
+                )
+            return info
         raise ConfigurationError(self._unknown(scheme, base))
 
     def _unknown(self, scheme: str, base: str) -> str:

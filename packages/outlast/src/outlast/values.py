@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from outlast.errors import InvalidDataError, InvalidIdError
+from outlast.errors import InvalidDataError, InvalidIdError, shown
 from outlast.models import (
     ApiMessage,
     PartialToolCall,
@@ -138,7 +138,7 @@ def _check_container(root: Any, path: str) -> None:
             if is_dict:
                 if type(key) is not str:
                     raise InvalidDataError(
-                        f"{_format(path, place)} has a key that is not a str: {key!r:.80}"
+                        f"{_format(path, place)} has a key that is not a str: {shown(key)}"
                     )
                 if not key.isascii():
                     check_text(key, f"a key of {_format(path, place)}")
@@ -215,12 +215,12 @@ def _check_status(value: object, path: str) -> TaskStatus:
         return TaskStatus(value)  # type: ignore[arg-type]  # whatever it is, the enumeration decides
     except ValueError:
         known = ", ".join(TaskStatus)
-        raise InvalidDataError(f"{path} is {value!r:.80}; a status is one of: {known}") from None
+        raise InvalidDataError(f"{path} is {shown(value)}; a status is one of: {known}") from None
 
 
 def _check_count(value: object, path: str) -> int:
     if type(value) is not int or value < 0:
-        raise InvalidDataError(f"{path} must be an int of at least 0, not {value!r:.80}")
+        raise InvalidDataError(f"{path} must be an int of at least 0, not {shown(value)}")
     if value >= 2**63:
         raise InvalidDataError(f"{path} must be below 2**63")
     return value

@@ -28,7 +28,7 @@ from outlast.driver import (
     admit,
     next_claim,
 )
-from outlast.errors import ConfigurationError, UnavailableError
+from outlast.errors import ConfigurationError, UnavailableError, shown
 from outlast.url import parse_url, redact
 
 MAX_MESSAGE_BYTES: Final = 256 * 2**20
@@ -369,7 +369,7 @@ def _matches(index: Index, value: Value, where: Where) -> bool:
 
 def _check_name(name: object) -> None:
     if name is not None and (not isinstance(name, str) or not name):
-        raise ConfigurationError(f"name must be a non-empty str or None, not {name!r:.60}")
+        raise ConfigurationError(f"name must be a non-empty str or None, not {shown(name)}")
 
 
 __all__ = ["MemoryBackend", "MemoryDriver", "MemoryStore"]

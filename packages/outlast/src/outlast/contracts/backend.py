@@ -26,6 +26,7 @@ from outlast.errors import (
     InvalidDataError,
     OutlastError,
     UnavailableError,
+    shown,
 )
 from outlast.values import check_bool, check_id
 
@@ -284,7 +285,7 @@ class DriverBackend(Backend):
             check_bool(dry_run, "dry_run")
             if limit is not None and (type(limit) is not int or limit < 0):
                 raise InvalidDataError(
-                    f"limit must be an int of at least 0 or None, not {limit!r:.60}"
+                    f"limit must be an int of at least 0 or None, not {shown(limit)}"
                 )
             with self._calls.as_one():
                 return await self._sweep(age, limit, dry_run=dry_run)
@@ -352,7 +353,7 @@ def check_timeout(timeout: object) -> float:
         or not 0 < timeout < _MAX_TIMEOUT
     ):
         raise ConfigurationError(
-            f"timeout must be a positive number of seconds, not {timeout!r:.60}"
+            f"timeout must be a positive number of seconds, not {shown(timeout)}"
         )
     return float(timeout)
 
@@ -369,7 +370,7 @@ def _check_ttl(ttl: object) -> timedelta | None:
         return None
     if not isinstance(ttl, timedelta) or ttl <= timedelta(0):
         raise ConfigurationError(
-            f"checkpoint_ttl must be a positive timedelta or None, not {ttl!r:.60}"
+            f"checkpoint_ttl must be a positive timedelta or None, not {shown(ttl)}"
         )
     return ttl
 
@@ -385,7 +386,7 @@ def _check_codec(codec: object) -> Codec:
 def _check_age(older_than: object) -> float:
     if not isinstance(older_than, timedelta) or older_than < timedelta(0):
         raise InvalidDataError(
-            f"older_than must be a timedelta of at least 0, not {older_than!r:.60}"
+            f"older_than must be a timedelta of at least 0, not {shown(older_than)}"
         )
     return min(older_than.total_seconds(), _MAX_AGE)
 

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from outlast.contracts.turns import Turns
 from outlast.driver import Fence, Scope
-from outlast.errors import InvalidDataError, NotSupportedError
+from outlast.errors import InvalidDataError, NotSupportedError, shown
 from outlast.models import StreamCheckpoint
 from outlast.values import check_claim_id, check_id
 
@@ -153,7 +153,7 @@ def check_at_least(at_least: object, limit: int) -> int | None:
     if at_least is None:
         return None
     if type(at_least) is not int or not 1 <= at_least <= limit:
-        raise InvalidDataError(f"at_least must be an int from 1 to 2**52, not {at_least!r:.60}")
+        raise InvalidDataError(f"at_least must be an int from 1 to 2**52, not {shown(at_least)}")
     return at_least
 
 

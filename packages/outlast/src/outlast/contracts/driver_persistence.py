@@ -35,6 +35,7 @@ from outlast.errors import (
     ConflictError,
     InvalidDataError,
     TaskNotFoundError,
+    shown,
 )
 from outlast.models import ApiMessage, Record, TaskInput, TaskState, TaskStatus, UserMessage
 from outlast.values import (
@@ -398,7 +399,7 @@ def _check_count(value: object, argument: str) -> int | None:
         return None
     if type(value) is not int or value < 0:
         raise InvalidDataError(
-            f"{argument} must be an int of at least 0 or None, not {value!r:.60}"
+            f"{argument} must be an int of at least 0 or None, not {shown(value)}"
         )
     return min(value, _MAX_COUNT)
 

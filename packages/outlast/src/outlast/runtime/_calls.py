@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import msgspec
 
-from outlast.errors import FencedError, InvalidDataError
+from outlast.errors import FencedError, InvalidDataError, shown
 from outlast.model_api import ToolCallBlock
 from outlast.models import ApiMessage, TaskInput, ToolInfo, UserMessage
 from outlast.runtime._core import Core, log, utc_now
@@ -134,7 +134,7 @@ class Calls:
             )
         answer = await ask(self._describe(message, place, call))
         if answer not in ("rerun", "skip"):
-            raise InvalidDataError(f"ask must answer 'rerun' or 'skip', not {answer!r:.60}")
+            raise InvalidDataError(f"ask must answer 'rerun' or 'skip', not {shown(answer)}")
         return answer
 
     async def _run(

@@ -12,6 +12,7 @@ from outlast.errors import (
     OutcomeUnknownError,
     OutlastError,
     UnavailableError,
+    shown,
 )
 
 OnSaveError = Callable[[Exception], object]
@@ -299,7 +300,7 @@ def _is_worth_repeating(error: Exception) -> bool:
 def _check_seconds(value: object, argument: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise InvalidDataError(
-            f"{argument} must be a finite number of seconds of at least 0, not {value!r:.60}"
+            f"{argument} must be a finite number of seconds of at least 0, not {shown(value)}"
         )
     return float(value)
 

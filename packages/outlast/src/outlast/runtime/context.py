@@ -8,7 +8,7 @@ import msgspec
 from outlast.contracts import Claim, PersistenceManager, StreamCheckpointStore
 from outlast.contracts.claim import check_scope
 from outlast.driver import Scope
-from outlast.errors import InvalidDataError
+from outlast.errors import InvalidDataError, shown
 from outlast.values import check_id
 
 
@@ -21,7 +21,7 @@ def _check_number(owner: object, field: str, *, least: float) -> None:
     ):
         raise InvalidDataError(
             f"{type(owner).__name__}.{field} must be a finite number of at least {least:g}, "
-            f"not {value!r:.60}"
+            f"not {shown(value)}"
         )
 
 
@@ -87,7 +87,7 @@ class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True):
         if type(self.max_bytes) is not int or self.max_bytes < 1:
             raise InvalidDataError(
                 "CheckpointPolicy.max_bytes must be an int of at least 1, "
-                f"not {self.max_bytes!r:.60}"
+                f"not {shown(self.max_bytes)}"
             )
 
 

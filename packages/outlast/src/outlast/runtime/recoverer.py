@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from outlast.contracts import Backend, Claim
-from outlast.errors import FencedError, InvalidDataError
+from outlast.errors import FencedError, InvalidDataError, shown
 from outlast.models import StreamCheckpoint, TaskState, TaskStatus
 from outlast.runtime._core import EPOCH
 from outlast.runtime.agent import Agent
@@ -84,7 +84,7 @@ async def recover(
 
 def _check_age(value: object, argument: str) -> None:
     if not isinstance(value, timedelta) or value < timedelta(0):
-        raise InvalidDataError(f"{argument} must be a timedelta of at least 0, not {value!r:.60}")
+        raise InvalidDataError(f"{argument} must be a timedelta of at least 0, not {shown(value)}")
 
 
 class _Recoverer:

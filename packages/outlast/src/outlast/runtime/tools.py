@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 import msgspec
 
 from outlast.contracts import Claim, PersistenceManager
-from outlast.errors import InvalidDataError
+from outlast.errors import InvalidDataError, shown
 from outlast.model_api import ToolSpec
 from outlast.models import TaskInput, TaskState
 from outlast.runtime.merging import with_lists
@@ -143,10 +143,10 @@ class Tool:
         if not inspect.iscoroutinefunction(function):
             signed = getattr(function, "__call__", function)  # noqa: B004 - an object that is called
         if not inspect.iscoroutinefunction(signed):
-            raise InvalidDataError(f"a tool is an 'async def' function, not {function!r:.80}")
+            raise InvalidDataError(f"a tool is an 'async def' function, not {shown(function)}")
         named = name or getattr(function, "__name__", None)
         if named is None:
-            raise InvalidDataError(f"give the tool a name: {function!r:.80} has none")
+            raise InvalidDataError(f"give the tool a name: {shown(function)} has none")
         if on_interrupted is not None and on_interrupted not in POLICIES:
             raise InvalidDataError(f"on_interrupted must be one of {POLICIES} or None")
         self.function: Callable[..., Awaitable[Any]] = function
