@@ -13,10 +13,11 @@ from outlast.driver import PRIMARY, Capabilities, Entry, Fence, Index, Scope
 from outlast.errors import ConfigurationError, OutlastError, UnavailableError
 from outlast.url import parse_url, redact, scheme_of
 from outlast_sql import _mysql_sql as sql
+from outlast_sql._batches import Parameters
 from outlast_sql._links import Link
 from outlast_sql._mysql_errors import TRANSIENT, errno_of, translate
 from outlast_sql._mysql_links import OPTIONS, AsyncmyLink, connect_asyncmy
-from outlast_sql._reads import Dialect, encoded
+from outlast_sql._reads import Dialect, Row, encoded
 from outlast_sql._schema import (
     LOG_CODES,
     REGISTER_CODES,
@@ -37,6 +38,8 @@ _PACKET_MARGIN: Final = _MIB // 2
 """Of a packet, for what is not the message."""
 _AT_ONCE: Final = 8
 """Entries that one compound statement appends."""
+_ROUND: Final = 4
+"""Batches are filled up to a multiple of this, so that connections prepare few statements."""
 _DUPLICATE_INDEX: Final = 1061
 _COMPOUND_SINCE: Final = (10, 6)
 """The first MariaDB whose compound statements can be prepared."""
@@ -78,6 +81,7 @@ class MysqlDriver(ServerDriver):
     LEAST: ClassVar[Capabilities] = _LEAST
     TRANSIENT = TRANSIENT
     REFUSED = TRANSIENT
+    TOGETHER = sql.TOGETHER
 
     _compound = False
     """Whether the server knows compound statements."""
@@ -143,6 +147,15 @@ class MysqlDriver(ServerDriver):
 
     def _translated(self, error: BaseException, *, sent: bool) -> OutlastError:
         return translate(error, self._place, self._hint, sent=sent)
+
+    async def _send_together(
+        self, statement: str, link: Link, calls: Sequence[Parameters]
+    ) -> Mapping[int, Row]:
+        missing = -len(calls) % _ROUND
+        parameters = [value for call in calls for value in call]
+        parameters += [None] * (missing * len(calls[0]))
+        (row,) = await link.fetch(sql.together(statement, len(calls) + missing), parameters)
+        return {place: (answer,) for place, answer in enumerate(row) if answer is not None}
 
     async def _version(self) -> int | None:
         rows = {str(name).lower(): value for name, value in await self._fetch(_SETTINGS)}

@@ -32,9 +32,17 @@ class Pool(abc.ABC):
         self._explain = explain
         self._ending: set[asyncio.Task[None]] = set()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether it is known that all links are in use."""
+        return False
+
     @abc.abstractmethod
-    async def take(self) -> Link:
+    async def take(self, waited: float = 0.0) -> Link:
         """A link that is open and idle.
+
+        Args:
+            waited: Seconds that the caller has been waiting for it already.
 
         Raises:
             OutlastError: There is none; nothing was sent.
@@ -52,9 +60,9 @@ class Pool(abc.ABC):
     async def aclose(self) -> None:
         """Close what was made here."""
 
-    async def _in_time(self, connecting: Awaitable[Any]) -> Any:
+    async def _in_time(self, connecting: Awaitable[Any], waited: float = 0.0) -> Any:
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._patience - waited):
                 return await connecting
         except TimeoutError as error:
             raise UnavailableError(
@@ -104,9 +112,13 @@ class OwnLinks(Pool):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
 
-    async def take(self) -> Link:
+    @property
+    def is_busy(self) -> bool:
+        return self._slots.locked()
+
+    async def take(self, waited: float = 0.0) -> Link:
         if self._slots.locked():
-            await self._wait()
+            await self._wait(waited)
         else:
             await self._slots.acquire()
         while self._idle:
@@ -116,9 +128,9 @@ class OwnLinks(Pool):
             self._discard(link)
         return await self._connect()
 
-    async def _wait(self) -> None:
+    async def _wait(self, waited: float) -> None:
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._patience - waited):
                 await self._slots.acquire()
         except TimeoutError as error:
             raise UnavailableError(
@@ -210,12 +222,12 @@ class LentLinks(Pool):
         self._link_on = link_on
         self._leases: dict[Link, AsyncConnection] = {}
 
-    async def take(self) -> Link:
+    async def take(self, waited: float = 0.0) -> Link:
         lease = self._engine.connect()
         # To its end even if the caller is cancelled: SQLAlchemy would lose what it connects.
         borrowing = asyncio.get_running_loop().create_task(self._borrow(lease))
         try:
-            link: Link = await self._in_time(asyncio.shield(borrowing))
+            link: Link = await self._in_time(asyncio.shield(borrowing), waited)
         except BaseException:
             self._end(_give_up(borrowing, lease))
             raise

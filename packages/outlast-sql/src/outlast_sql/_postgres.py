@@ -21,8 +21,10 @@ from outlast.errors import ConfigurationError, OutlastError
 from outlast.url import parse_url, redact
 from outlast_sql import _postgres_links as links
 from outlast_sql import _postgres_sql as sql
+from outlast_sql._batches import Parameters
+from outlast_sql._links import Link
 from outlast_sql._postgres_errors import REFUSED, TRANSIENT, sqlstate_of, translate
-from outlast_sql._reads import Dialect, encoded, value_of
+from outlast_sql._reads import Dialect, Row, encoded, value_of
 from outlast_sql._schema import (
     LOG_CODES,
     REGISTER_CODES,
@@ -64,6 +66,22 @@ _FIRST_VERSION: Final = (
 )
 
 
+_WRITE: Final[Mapping[tuple[bool, bool], str]] = {
+    (indexed, compared): sql.write(indexed=indexed, compared=compared)
+    for indexed in (False, True)
+    for compared in (False, True)
+}
+_EMPTY: Final[Mapping[tuple[bool, bool], str]] = {
+    (primary, compared): sql.empty(primary=primary, compared=compared)
+    for primary in (False, True)
+    for compared in (False, True)
+}
+_TOGETHER: Final[Mapping[str, str]] = {
+    sql.APPEND_ONE: sql.APPEND_TOGETHER,
+    **{_WRITE[indexed, False]: sql.write_together(indexed=indexed) for indexed in (False, True)},
+}
+
+
 class PostgresDriver(ServerDriver):
     """A PostgreSQL database."""
 
@@ -79,6 +97,7 @@ class PostgresDriver(ServerDriver):
     LEAST: ClassVar[Capabilities] = _LEAST
     TRANSIENT = TRANSIENT
     REFUSED = REFUSED
+    TOGETHER = _TOGETHER.keys()
 
     @classmethod
     def for_url(
@@ -138,6 +157,13 @@ class PostgresDriver(ServerDriver):
 
     def _translated(self, error: BaseException, *, sent: bool) -> OutlastError:
         return translate(error, self._place, self._hint, sent=sent)
+
+    async def _send_together(
+        self, statement: str, link: Link, calls: Sequence[Parameters]
+    ) -> Mapping[int, Row]:
+        namespaces, *lists = zip(*calls, strict=True)
+        rows = await link.fetch(_TOGETHER[statement], [namespaces[0], *map(list, lists)])
+        return {row[0] - 1: row[1:] for row in rows}
 
     async def _version(self) -> int | None:
         (row,) = await self._fetch(_SERVER)
@@ -271,18 +297,6 @@ class PostgresDriver(ServerDriver):
     async def remove(self, scope: Scope, *, fence: Fence | None) -> None:
         if not await self._at_once(sql.REMOVE, (*self._key(scope), *mark_of(fence))):
             await super().remove(scope, fence=fence)
-
-
-_WRITE: Final[Mapping[tuple[bool, bool], str]] = {
-    (indexed, compared): sql.write(indexed=indexed, compared=compared)
-    for indexed in (False, True)
-    for compared in (False, True)
-}
-_EMPTY: Final[Mapping[tuple[bool, bool], str]] = {
-    (primary, compared): sql.empty(primary=primary, compared=compared)
-    for primary in (False, True)
-    for compared in (False, True)
-}
 
 
 def _columns(entries: Sequence[Entry]) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ while it waited for that row, but rows that it changes or locks, too:
 - Dividing by zero makes a statement fail at a row that is not as it should be.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
@@ -150,6 +151,65 @@ cleared AS (
 )
 SELECT sid FROM head
 """
+
+_CALLS: Final = {
+    "kind": "smallint",
+    "id": "bytea",
+    "epoch": "bigint",
+    "claim_id": "bytea",
+    "below": "bigint",
+    "seq": "bigint",
+    "op": "bytea",
+}
+
+
+def _heads(change: str, columns: Mapping[str, str]) -> str:
+    """`_head` for many scopes of one namespace, ``$1``; what follows is lists, of `_CALLS` and then
+    of ``columns``.
+
+    Leaves out what is locked, so that it never waits. The lists look like unknown ones, of a
+    usual length, or the server would plan each length anew.
+    """
+    of_all = {**_CALLS, **columns}
+    lists = [f"(SELECT ${number}::{kind}[])" for number, kind in enumerate(of_all.values(), 2)]
+    return f"""WITH new AS MATERIALIZED (
+  SELECT here.sid, given.* FROM unnest({", ".join(lists)})
+    WITH ORDINALITY AS given({", ".join(of_all)}, number), LATERAL (
+    SELECT sid FROM outlast_scope WHERE namespace = $1 AND kind = given.kind AND id = given.id
+      AND epoch = given.epoch AND claim_id = given.claim_id AND seq < given.below
+    FOR UPDATE SKIP LOCKED
+  ) AS here
+), head AS (
+  UPDATE outlast_scope SET seq = new.seq, op = new.op, tail = tail + 1, empty_since = NULL{change}
+  FROM new WHERE outlast_scope.sid = new.sid RETURNING outlast_scope.tail, new.*
+)"""
+
+
+APPEND_TOGETHER: Final = f"""
+{_heads("", {"log": "smallint", "entry_id": "bytea", "data": "bytea"})},
+added AS ({_ADD} SELECT sid, log, tail, entry_id, data FROM head)
+SELECT number, sid FROM head
+"""
+"""`APPEND_ONE` for many scopes, see `_heads`. A row for each that was done: its place, from 1 on,
+and what the statement for one scope returns."""
+
+
+def write_together(*, indexed: bool) -> str:
+    """`write` for many scopes, as `APPEND_TOGETHER`."""
+    columns = {"register": "smallint", "data": "bytea"}
+    if indexed:
+        columns |= {"parent": "bytea", "status": "bytea", "updated_at": "bigint"}
+    index = ", parent = new.parent, status = new.status, updated_at = new.updated_at"
+    return f"""
+{_heads(index if indexed else "", columns)},
+changed AS (
+  UPDATE outlast_register SET version = version + 1, changed_at = {NOW}, data = head.data
+  FROM head WHERE outlast_register.sid = head.sid
+    AND outlast_register.register = head.register RETURNING head.number, version
+)
+SELECT number, COALESCE(version, 1 / (sid - sid)) FROM head LEFT JOIN changed USING (number)
+"""
+
 
 CLAIM: Final = f"""
 WITH head AS (

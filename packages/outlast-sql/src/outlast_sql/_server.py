@@ -3,7 +3,8 @@
 import abc
 import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -17,6 +18,7 @@ from outlast.errors import (
     shown,
 )
 from outlast.retry import backoff
+from outlast_sql._batches import Batches, Parameters
 from outlast_sql._driver import SqlDriver, Step
 from outlast_sql._links import Link
 from outlast_sql._pool import LentLinks, OwnLinks, Pool
@@ -71,6 +73,8 @@ class ServerDriver(SqlDriver):
     """Codes that tell that two transactions met, and that this one left no trace."""
     REFUSED: ClassVar[frozenset[Any]]
     """Codes of a statement of one step that could not be applied at once."""
+    TOGETHER: ClassVar[Collection[str]]
+    """Statements of one step that `_send_together` can send for several scopes at once."""
 
     def __init__(
         self,
@@ -95,6 +99,15 @@ class ServerDriver(SqlDriver):
         self._link_on = link_on
         self._pool_size = pool_size
         self._pool: Pool | None = None
+        self._batches = {
+            statement: Batches(
+                partial(self._send_together, statement),
+                self._on_link,
+                lambda: self._pool is not None and self._pool.is_busy,
+                timeout * _PATIENCE,
+            )
+            for statement in self.TOGETHER
+        }
         self._hazards: Sequence[str] = ()
         self.capabilities = self.LEAST
 
@@ -110,6 +123,16 @@ class ServerDriver(SqlDriver):
     @abc.abstractmethod
     def _code(self, error: BaseException | None) -> object:
         """The server's code for its refusal, or ``None``."""
+
+    @abc.abstractmethod
+    async def _send_together(
+        self, statement: str, link: Link, calls: Sequence[Parameters]
+    ) -> Mapping[int, Row]:
+        """Run a statement for each of several scopes, as one; the rows of those that were done, by
+        their places.
+
+        It waits for no scope that is locked, and leaves it out like one that does not admit it.
+        """
 
     @abc.abstractmethod
     async def _version(self) -> int | None:
@@ -207,6 +230,8 @@ class ServerDriver(SqlDriver):
 
     async def aclose(self) -> None:
         pool, self._pool = self._pool, None
+        for batches in self._batches.values():
+            await batches.aclose()
         if pool is not None:
             await pool.aclose()
 
@@ -227,8 +252,14 @@ class ServerDriver(SqlDriver):
         )
         return rows
 
-    async def _at_once(self, sql: str, parameters: Sequence[Any]) -> Sequence[Row]:
+    async def _at_once(self, sql: str, parameters: Parameters) -> Sequence[Row]:
         """Run a mutation as one statement; no rows if it has to be done, or refused, by steps."""
+        batches = self._batches.get(sql)
+        if batches is None:
+            return await self._alone(sql, parameters)
+        return await batches.call(parameters, partial(self._alone, sql, parameters))
+
+    async def _alone(self, sql: str, parameters: Parameters) -> Sequence[Row]:
         try:
             return await self._fetch(sql, parameters, changes=True)
         except OutlastError as error:
@@ -236,15 +267,18 @@ class ServerDriver(SqlDriver):
                 return ()
             raise
 
-    async def _on_link(self, work: Callable[[Link], Any], sent: Callable[[], bool]) -> Any:
-        """Do something with a link; ``sent``: whether a mutation may have been applied by now.
+    async def _on_link(
+        self, work: Callable[[Link], Any], sent: Callable[[], bool], *, waited: float = 0.0
+    ) -> Any:
+        """Do something with a link; ``sent``: whether a mutation may have been applied by now;
+        ``waited``: seconds that have gone by.
 
         On a link that died while it was idle nothing was sent, or nothing that lasts: another one
         does it, until there are none left but new ones (H-Q9).
         """
         pool = self._links()
         while True:
-            link = await pool.take()
+            link = await pool.take(waited)
             try:
                 answer = await work(link)
             except BaseException as error:
