@@ -16,7 +16,7 @@ from motor.motor_asyncio import AsyncIOMotorClient
 
 # Test folders are no packages; what they share is found here.
 sys.path.append(str(Path(__file__).parent))
-from mongo_support import Open, Start, server_of, url_of
+from mongo_support import Commands, Open, Start, server_of, url_of
 
 import outlast
 from outlast_contract.servers import Server, shared_server, start_server
@@ -105,6 +105,26 @@ async def open_driver(url: str) -> AsyncIterator[Open]:
     yield open_one
     for driver in opened:
         await driver.aclose()
+
+
+@pytest.fixture(params=["pymongo", "motor"])
+async def watched(
+    request: pytest.FixtureRequest, url: str
+) -> AsyncIterator[tuple[MongoDriver, Commands]]:
+    """A driver whose commands are seen, on either client."""
+    commands = Commands()
+    client: Any
+    if request.param == "motor":
+        client = AsyncIOMotorClient[dict[str, Any]](url, event_listeners=[commands])
+    else:
+        client = pymongo.AsyncMongoClient[dict[str, Any]](url, event_listeners=[commands])
+    driver = MongoDriver(database=client.get_default_database())
+    await driver.setup(create=True)
+    yield driver, commands
+    await driver.aclose()
+    closing = client.close()
+    if closing is not None:
+        await closing
 
 
 @pytest.fixture(params=["pymongo", "motor", "lent pymongo", "lent motor"])

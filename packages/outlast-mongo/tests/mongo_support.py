@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -85,13 +85,16 @@ def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
 
 
 class Commands(CommandListener):
-    """The names of the commands that a client sent."""
+    """The names of the commands that a client sent, and how sure the reads among them are."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
+        self.concerns: list[str] = []
 
     def started(self, event: CommandStartedEvent) -> None:
         self.names.append(event.command_name)
+        if "readConcern" in event.command:
+            self.concerns.append(event.command["readConcern"]["level"])
 
     def succeeded(self, event: Succeeded) -> None:
         """Not of interest."""
@@ -108,11 +111,33 @@ class Proxy:
         self.lost = 0
         self._target = port
         self._pattern = b""
+        self._holds = 0
+        self._held = b""
+        self._release = asyncio.Event()
         self._connections: set[asyncio.Task[None]] = set()
 
     def lose_answer(self, pattern: bytes) -> None:
         """Deliver the next request that holds ``pattern``, then cut before its answer arrives."""
         self._pattern = pattern
+
+    @contextmanager
+    def holding(self, pattern: bytes, count: int) -> Iterator[Callable[[], Awaitable[None]]]:
+        """Deliver so many requests that hold ``pattern`` only afterwards.
+
+        Yields what waits until all of them are held.
+        """
+        self._held, self._holds = pattern, count
+        self._release.clear()
+
+        async def all_held() -> None:
+            while self._holds:
+                await asyncio.sleep(0.01)
+
+        try:
+            yield all_held
+        finally:
+            self._held = b""
+            self._release.set()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["Proxy"]:
@@ -163,6 +188,9 @@ class Proxy:
             while data := await reader.read(1 << 20):
                 if self._pattern and self._pattern in data:
                     self._pattern, loses = b"", True
+                if self._holds and self._held and self._held in data:
+                    self._holds -= 1
+                    await self._release.wait()
                 back.write(data)
                 await back.drain()
 

@@ -1,7 +1,6 @@
 """Round trips, the server's clock, searches and sweeps of the driver itself."""
 
 import time
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -22,17 +21,6 @@ pytestmark = pytest.mark.mongo
 
 Raw = pymongo.database.Database[dict[str, Any]]
 TASK = Scope("task", "t")
-
-
-@pytest.fixture
-async def watched(url: str) -> AsyncIterator[tuple[MongoDriver, Commands]]:
-    """A driver whose commands are seen."""
-    commands = Commands()
-    async with pymongo.AsyncMongoClient[dict[str, Any]](url, event_listeners=[commands]) as client:
-        driver = MongoDriver(database=client.get_default_database())
-        await driver.setup(create=True)
-        yield driver, commands
-        await driver.aclose()
 
 
 async def test_each_mutation_and_read_is_one_request(
@@ -67,6 +55,31 @@ async def test_each_mutation_and_read_is_one_request(
     await driver.write(free, "checkpoint", b"2", fence=None)
     large = driver.write(free, "checkpoint", b"x" * 200_000, fence=None)
     assert await requests(large) == ["update"]
+
+
+async def test_a_refusal_rests_on_what_a_majority_has_now(
+    watched: tuple[MongoDriver, Commands], standalone: Server, name: str
+) -> None:
+    """F4: a new primary may say for a moment what was true before; a single server never does."""
+    driver, commands = watched
+    single = Commands()
+    async with pymongo.AsyncMongoClient[dict[str, Any]](
+        standalone.url, event_listeners=[single]
+    ) as client:
+        alone = MongoDriver(database=client[name])
+        await alone.setup(create=True)
+        for one, seen, expected in (
+            (driver, commands, "linearizable"),
+            (alone, single, "majority"),
+        ):
+            owner = Owner((await one.claim(TASK, claim_id(1))).fence)
+            await one.claim(TASK, claim_id(2))
+            seen.concerns.clear()
+            with pytest.raises(outlast.FencedError):
+                await one.append(TASK, "api", [Entry("m", b"")], fence=owner.fence())
+            assert seen.concerns == [expected]
+        await alone.aclose()
+        await client.drop_database(name)
 
 
 async def test_a_scan_is_a_request_for_hundreds_of_records(

@@ -47,6 +47,7 @@ class MemoryObjects(ObjectStore):
         refuse: Names of calls that fail next, certainly not applied.
         sent: Bytes of heads and pieces that were sent.
         received: Bytes of pieces that were read.
+        behind: What `read` finds instead, until a change was made; as after a failover.
     """
 
     def __init__(self, objects: Objects) -> None:
@@ -58,10 +59,16 @@ class MemoryObjects(ObjectStore):
         self.refuse: list[str] = []
         self.sent = 0
         self.received = 0
+        self.behind: dict[str, bytes] | None = None
         self._floors: dict[str, Floor] = {}
 
     async def read(self, key: str) -> Stored | None:
         await self._send("read", key)
+        data = (self.objects.heads if self.behind is None else self.behind).get(key)
+        return None if data is None else Stored(data, _token(data))
+
+    async def read_surely(self, key: str) -> Stored | None:
+        await self._send("read_surely", key)
         data = self.objects.heads.get(key)
         return None if data is None else Stored(data, _token(data))
 
@@ -77,6 +84,7 @@ class MemoryObjects(ObjectStore):
         is_done = key in self.objects.heads and _token(self.objects.heads[key]) == token
         if is_done:
             self.objects.heads[key] = data
+            self.behind = None
         return self._answer("swap", _token(data) if is_done else None)
 
     async def delete(self, key: str, token: object) -> bool:

@@ -23,6 +23,7 @@ LAYOUT: Final = Layout(
     run_inline_bytes=256 * 1024,
     task_inline_bytes=16 * 1024,
     # A flush rewrites the newest piece; to begin another one costs no more.
+    # A flush rewrites the newest piece; to begin another one costs no more.
     merge_bytes=256 * 1024,
 )
 """How this backend divides its records; see `outlast.heads.Layout`."""
@@ -57,8 +58,13 @@ class MongoDriver(HeadDriver):
     majority has: both survive the process, the server and a failover. With another write concern,
     given to the client, ``capabilities`` say what is left of that.
 
-    **In a failover** a primary that was cut off and has not noticed yet may answer reads with what
-    was true some seconds ago (F4). Mutations and claims it cannot finish.
+    **In a failover** a primary that was cut off and has not noticed yet, or one that has just taken
+    over, may answer reads with what was true some seconds ago (F4). No mutation and no claim rests
+    on that.
+
+    **Unanswered writes** of a claim are settled by reading the head, whose fence tells (F6):
+    PyMongo does not repeat them. Without a claim nothing in the head would tell, so for those
+    PyMongo's own retries stay on, if the client has them.
     """
 
     name = "mongodb"
@@ -125,10 +131,13 @@ class MongoDriver(HeadDriver):
                 write_concern=self._durability.write_concern,
                 read_concern=self._durability.read_concern,
                 described=self._described,
+                shield=self._shield,
             )
         self._has_failovers = await self._sent(
             set_up(self._place, create=create, hint=self._link.hint), self._patience
         )
+        if self._has_failovers:
+            self._place.expect_failovers()
 
     async def hazards(self) -> Sequence[str]:
         return self._durability.hazards(has_failovers=self._has_failovers)

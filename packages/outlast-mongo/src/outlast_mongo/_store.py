@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from bson.codec_options import CodecOptions
 from pymongo import ASCENDING, ReadPreference, WriteConcern
@@ -26,6 +26,7 @@ from outlast.heads import (
     Listing,
     ObjectStore,
     Ref,
+    Shield,
     StoreClock,
     Stored,
     gather_some,
@@ -33,9 +34,9 @@ from outlast.heads import (
     prefix_size,
 )
 from outlast_mongo._errors import explained
+from outlast_mongo._swaps import Document, Swap, Swaps
 
 ResultT = TypeVar("ResultT")
-Document = dict[str, Any]
 Collection = AsyncCollection[Document]
 Database = AsyncDatabase[Document]
 
@@ -63,6 +64,7 @@ class Place:
         write_concern: WriteConcern,
         read_concern: ReadConcern,
         described: str,
+        shield: Shield,
     ) -> None:
         """Make a place; no I/O.
 
@@ -72,6 +74,7 @@ class Place:
             write_concern: For every write.
             read_concern: For every read.
             described: Which database it is, for people.
+            shield: For requests that are of no single call.
         """
         self.database = database
         self.described = described
@@ -79,8 +82,11 @@ class Place:
         self._write_concern = write_concern
         self._read_concern = read_concern
         self.heads = self.collection(HEADS)
+        self.sure_heads = self.heads
+        self.may_be_behind = False
         self.pieces = self.collection(PIECES)
         self.floors = self.collection(FLOORS)
+        self.swaps = Swaps(database, HEADS, write_concern, shield)
         self.seen_floors: dict[str, Floor] = {}
         self._clock = StoreClock(resolution=0.001, max_age=_CLOCK_AGE)
 
@@ -93,6 +99,14 @@ class Place:
             write_concern=self._write_concern,
             read_concern=self._read_concern,
         )
+
+    def expect_failovers(self) -> None:
+        """Another server may take over, which knows all that a majority has, but for a moment does
+        not know that a majority has it, and answers with what was true before.
+        """
+        if self._read_concern.level == "majority":
+            self.may_be_behind = True
+            self.sure_heads = self.heads.with_options(read_concern=ReadConcern("linearizable"))
 
     def explained(self, *, changes: bool = False) -> AbstractContextManager[None]:
         """`outlast_mongo._errors.explained` for this place."""
@@ -137,12 +151,17 @@ class MongoStore(ObjectStore):
         """
         self._place = place
         self._deadline = deadline
+        self.may_be_behind = place.may_be_behind
 
     async def read(self, key: str) -> Stored | None:
+        return await self._read(key, self._place.heads)
+
+    async def read_surely(self, key: str) -> Stored | None:
+        return await self._read(key, self._place.sure_heads)
+
+    async def _read(self, key: str, heads: Collection) -> Stored | None:
         with self._place.explained():
-            found = await self._place.heads.find_one(
-                {"_id": self._id(key)}, {"head": True, "token": True}
-            )
+            found = await heads.find_one({"_id": self._id(key)}, {"head": True, "token": True})
         return None if found is None else self._stored(found, key)
 
     async def create(self, key: str, data: bytes, head: Head) -> object | None:
@@ -156,10 +175,14 @@ class MongoStore(ObjectStore):
 
     async def swap(self, key: str, data: bytes, head: Head, token: object) -> object | None:
         new, document = _document(data, head)
+        head_id = self._id(key)
+        assert isinstance(token, bytes)
         with self._place.explained(changes=True):
-            done = await self._place.heads.replace_one(
-                {"_id": self._id(key), "token": token}, document
-            )
+            if head.fence.epoch:
+                swap = Swap(head_id, token, document, len(data), self._deadline)
+                return new if await self._place.swaps.run(swap) else None
+            # Without a claim, only PyMongo's own retry can tell what an unanswered request did.
+            done = await self._place.heads.replace_one({"_id": head_id, "token": token}, document)
         return new if done.matched_count else None
 
     async def delete(self, key: str, token: object) -> bool:

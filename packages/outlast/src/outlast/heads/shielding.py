@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine
+from contextvars import Context
 from typing import Any, TypeVar
 
 ResultT = TypeVar("ResultT")
@@ -20,10 +21,16 @@ class Shield:
 
     async def run(self, call: Coroutine[Any, Any, ResultT]) -> ResultT:
         """See ``call`` through, and return its answer to a caller who still waits."""
-        task = asyncio.get_running_loop().create_task(call)
+        return await asyncio.shield(self.start(call))
+
+    def start(
+        self, call: Coroutine[Any, Any, ResultT], *, context: Context | None = None
+    ) -> asyncio.Task[ResultT]:
+        """Begin ``call``, which nobody has to wait for; in this context, or in another."""
+        task = asyncio.get_running_loop().create_task(call, context=context)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
-        return await asyncio.shield(task)
+        return task
 
     async def drain(self) -> None:
         """Wait until no call is under way."""

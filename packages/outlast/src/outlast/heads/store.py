@@ -67,9 +67,16 @@ class ObjectStore(abc.ABC):
     can_delete = True
     """Whether `delete` keeps its promise. If not, a sweep leaves tombstones where they are."""
 
+    may_be_behind = False
+    """Whether `read` may, for a moment after a failover, not know of the last changes (F4)."""
+
     @abc.abstractmethod
     async def read(self, key: str) -> Stored | None:
         """The head, or ``None``. Never waits for writers, never goes back."""
+
+    async def read_surely(self, key: str) -> Stored | None:
+        """`read`, and never behind; a refusal, or that nothing is left to do, rests on this."""
+        return await self.read(key)
 
     async def is_current(self, key: str, token: object) -> bool | None:
         """Whether ``token`` stands for the present head, if that is known for less than a read.

@@ -161,13 +161,16 @@ class Swapper:
     ) -> tuple[_Snapshot, Change[ResultT]]:
         """The decision, and the head on which it is based.
 
-        A remembered head may be old: it serves for a change, which compares, and for nothing else.
+        A head that may be old, since it was remembered or the store has just lost a server, serves
+        for a change, which compares, and for nothing else.
         """
         key = key_of(scope)
         incomplete: object = None
+        is_first = snapshot is None
         while True:
             if snapshot is None:
-                snapshot = await self._read(store, key, scope)
+                snapshot = await self._read(store, key, scope, surely=not is_first)
+                is_first = False
             view = await self._view(store, key, scope, snapshot, fence, is_claim=is_claim)
             try:
                 change = await decide(view)
@@ -229,12 +232,13 @@ class Swapper:
             return None
         return _Snapshot(*found, is_fresh=bool(is_current))
 
-    async def _read(self, store: ObjectStore, key: str, scope: Scope) -> _Snapshot:
-        stored = await store.read(key)
+    async def _read(self, store: ObjectStore, key: str, scope: Scope, *, surely: bool) -> _Snapshot:
+        stored = await (store.read_surely(key) if surely else store.read(key))
+        is_fresh = surely or not store.may_be_behind
         if stored is None:
-            return _Snapshot(None, None)
+            return _Snapshot(None, None, is_fresh=is_fresh)
         head = decode_head(stored.data, scope, store.place(key))
-        return _Snapshot(head, stored.token, len(stored.data))
+        return _Snapshot(head, stored.token, len(stored.data), is_fresh)
 
     async def _view(
         self,

@@ -1,0 +1,252 @@
+"""Swaps that wait for each other go in one command, and have nothing else in common."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pymongo
+import pytest
+from mongo_support import Commands, Open, Owner, Proxy, Start, admin, claim_id, node_url
+
+from outlast.driver import Entry, Scope
+from outlast.errors import FencedError, OutcomeUnknownError, UnavailableError
+from outlast.heads import moment
+from outlast_contract.servers import Server
+from outlast_mongo import MongoDriver
+from outlast_mongo._swaps import AT_ONCE, _outcomes
+
+pytestmark = pytest.mark.mongo
+
+Raw = pymongo.database.Database[dict[str, Any]]
+LATE = {"writeConcernError": {"code": 64, "errmsg": "waiting for replication timed out"}}
+SCOPES = [Scope("task", f"t{number}") for number in range(32)]
+
+
+@pytest.fixture
+async def proxy(server: Server) -> AsyncIterator[Proxy]:
+    """Between a client and the server."""
+    async with Proxy(server.addresses[0][1]).running() as running:
+        yield running
+
+
+def _through(proxy: Proxy, server: Server, name: str) -> str:
+    port = str(server.addresses[0][1])
+    return node_url(server, 0, name).replace(port, str(proxy.port))
+
+
+async def _claimed(driver: MongoDriver, number: int = 1) -> list[Owner]:
+    return [Owner((await driver.claim(scope, claim_id(number))).fence) for scope in SCOPES]
+
+
+async def _append(driver: MongoDriver, owners: list[Owner], name: str) -> list[Any]:
+    """One entry to each scope at once; what became of each."""
+    return await asyncio.gather(
+        *(
+            driver.append(scope, "api", [Entry(name, name.encode())], fence=owner.fence())
+            for scope, owner in zip(SCOPES, owners, strict=True)
+        ),
+        return_exceptions=True,
+    )
+
+
+async def _loaded(driver: MongoDriver) -> list[list[str]]:
+    return [[entry.id for entry in await driver.load(scope, "api")] for scope in SCOPES]
+
+
+async def test_what_waits_anyway_goes_in_one_command(
+    watched: tuple[MongoDriver, Commands],
+) -> None:
+    """And what does not wait goes at once, by itself."""
+    driver, commands = watched
+    owners = await _claimed(driver)
+    commands.names.clear()
+    for number in range(5):
+        assert await _append(driver, owners, f"m{number}") == [[]] * len(SCOPES)
+    assert set(commands.names) == {"update"}
+    assert len(commands.names) <= 5 * (AT_ONCE + 2)
+    assert await _loaded(driver) == [[f"m{number}" for number in range(5)]] * len(SCOPES)
+    commands.names.clear()
+    for number in range(5):
+        await driver.append(SCOPES[0], "api", [Entry(f"n{number}", b"")], fence=owners[0].fence())
+    assert commands.names == ["update"] * 5
+
+
+async def test_each_in_a_command_has_its_own_outcome(
+    watched: tuple[MongoDriver, Commands], open_driver: Open, raw: Raw
+) -> None:
+    """Heads that others changed, took over or removed; those beside them are done."""
+    driver, _ = watched
+    other = await open_driver(namespace="default")
+    owners = await _claimed(driver)
+    await _append(driver, owners, "m0")
+    taken, bumped, gone = (set(range(start, len(SCOPES), 4)) for start in (1, 2, 3))
+    for number in taken:
+        await other.claim(SCOPES[number], claim_id(2))
+    for number in bumped:
+        # The same owner by another process: the head is another one, the claim is not.
+        fence = owners[number].fence()
+        await other.append(SCOPES[number], "api", [Entry("between", b"")], fence=fence)
+    heads = raw["outlast_head"]
+    before = heads.count_documents({})
+    for number in gone:
+        await other.remove(SCOPES[number], fence=owners[number].fence())
+    after: str | None = None
+    while True:
+        page = await other.sweep(older_than=0, limit=100, dry_run=False, after=after)
+        after = page.next
+        if after is None:
+            break
+    outcomes = await _append(driver, owners, "m1")
+    loaded = await _loaded(driver)
+    for number, outcome in enumerate(outcomes):
+        if number in taken | gone:
+            assert isinstance(outcome, FencedError)
+            assert outcome.reason == ("superseded" if number in taken else "no_record")
+            assert outcome.applied is False
+            assert loaded[number] == (["m0"] if number in taken else [])
+        else:
+            assert outcome == []
+            between = ["between"] if number in bumped else []
+            assert loaded[number] == ["m0", *between, "m1"]
+    assert heads.count_documents({}) == before - len(gone)
+
+
+@pytest.mark.usefixtures("broken_connections")
+@pytest.mark.parametrize("driver_name", ["pymongo", "motor"])
+async def test_a_lost_answer_to_many_is_settled_one_by_one(
+    open_driver: Open, proxy: Proxy, server: Server, name: str, driver_name: str
+) -> None:
+    driver = await open_driver(_through(proxy, server, name), driver=driver_name)
+    owners = await _claimed(driver)
+    for number in range(3):
+        # Only a swap of several has this in it.
+        proxy.lose_answer(b"setOnInsert")
+        assert await _append(driver, owners, f"m{number}") == [[]] * len(SCOPES)
+        assert proxy.lost == number + 1
+    assert await _loaded(driver) == [["m0", "m1", "m2"]] * len(SCOPES)
+    await driver.aclose()  # while its server is there, lest it is just connecting
+
+
+@pytest.mark.usefixtures("broken_connections")
+async def test_whatever_a_server_answers_in_a_failover_each_is_done_once(start: Start) -> None:
+    """E2: applied by the primary alone, interrupted, refused by one that is none any more."""
+    server = start("mongodb", "--setParameter", "enableTestCommands=1")
+    driver = MongoDriver.from_url(server.url)
+    await driver.setup(create=True)
+    owners = await _claimed(driver)
+    answers: list[dict[str, Any]] = [
+        LATE,
+        {"writeConcernError": {"code": 11602, "errmsg": "the primary stepped down"}},
+        {"errorCode": 11602},
+        {"errorCode": 10107},
+        {"closeConnection": True},
+    ]
+    names: list[str] = []
+    for answer in answers:
+        for times in (1, AT_ONCE + 1):
+            names.append(f"m{len(names)}")
+            data = {"failCommands": ["update"], **answer}
+            command = {"configureFailPoint": "failCommand", "mode": {"times": times}, "data": data}
+            admin(server, command)
+            outcomes = await _append(driver, owners, names[-1])
+            admin(server, {"configureFailPoint": "failCommand", "mode": "off"})
+            assert outcomes == [[]] * len(SCOPES), answer
+    assert await _loaded(driver) == [names] * len(SCOPES)
+    await driver.aclose()
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ({"n": 3}, [True, True, True]),
+        ({"n": 2, "writeErrors": [{"index": 1, "code": 66}]}, [True, False, True]),
+        ({"n": 1, "writeErrors": [{"index": 1, "code": 11600}]}, [None, None, None]),
+        ({"n": 2, "writeErrors": [{"index": 2, "code": 10334}]}, [True, True, None]),
+        ({"n": 2, "writeErrors": [{"index": 0, "code": 66}], **LATE}, [False, None, None]),
+    ],
+    ids=str,
+)
+def test_a_member_is_done_or_refused_only_if_the_answer_says_so(
+    answer: dict[str, Any], expected: list[bool | None]
+) -> None:
+    """The server goes on after some errors and stops at others, and then names only the last."""
+    found = _outcomes(answer, len(expected))
+    assert [None if isinstance(one, Exception) else one for one in found] == expected
+
+
+async def test_who_is_cancelled_takes_nobody_along(watched: tuple[MongoDriver, Commands]) -> None:
+    """X1: in line, in the command, whether first or not."""
+    driver, _ = watched
+    owners = await _claimed(driver)
+    for turns in range(1, 25):
+        calls = [
+            asyncio.ensure_future(
+                driver.append(scope, "api", [Entry(f"m{turns}", b"")], fence=owner.fence())
+            )
+            for scope, owner in zip(SCOPES, owners, strict=True)
+        ]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        struck = {number for number in range(0, len(SCOPES), 3) if calls[number].cancel()}
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        for number, outcome in enumerate(outcomes):
+            if number in struck:
+                assert isinstance(outcome, asyncio.CancelledError)
+            else:
+                assert outcome == []
+    await _append(driver, owners, "last")
+    sent = [f"m{turns}" for turns in range(1, 25)]
+    for number, found in enumerate(await _loaded(driver)):
+        assert found[-1] == "last"
+        assert found[:-1] == [entry for entry in sent if entry in found]
+        if number % 3:
+            assert found[:-1] == sent
+
+
+@pytest.mark.usefixtures("broken_connections")
+async def test_nobody_waits_for_commands_that_hang(
+    open_driver: Open, proxy: Proxy, server: Server, name: str
+) -> None:
+    """E6: neither those that come later, nor longer than the time of a call."""
+    driver = await open_driver(_through(proxy, server, name), timeout=3.0)
+    owners = await _claimed(driver)
+    with proxy.holding(b"outlast_head", AT_ONCE) as held:
+        hanging = [
+            asyncio.ensure_future(
+                driver.append(scope, "api", [Entry("held", b"")], fence=owner.fence())
+            )
+            for scope, owner in zip(SCOPES[:AT_ONCE], owners, strict=False)
+        ]
+        await held()
+        rest = SCOPES[AT_ONCE:]
+        begun = moment()
+        assert await asyncio.gather(
+            *(
+                driver.append(scope, "api", [Entry("m", b"")], fence=owner.fence())
+                for scope, owner in zip(rest, owners[AT_ONCE:], strict=True)
+            )
+        ) == [[]] * len(rest)
+        assert not any(call.done() for call in hanging)
+        outcomes = await asyncio.gather(*hanging, return_exceptions=True)
+        assert moment() - begun < 3.0
+    for outcome in outcomes:
+        assert isinstance(outcome, (OutcomeUnknownError, UnavailableError)) or outcome == []
+    await driver.aclose()
+
+
+async def test_closing_waits_for_commands_whose_callers_left(url: str) -> None:
+    """C7."""
+    driver = MongoDriver.from_url(url)
+    await driver.setup(create=True)
+    owners = await _claimed(driver)
+    calls = [
+        asyncio.ensure_future(driver.append(scope, "api", [Entry("m", b"")], fence=owner.fence()))
+        for scope, owner in zip(SCOPES, owners, strict=True)
+    ]
+    await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    await driver.aclose()
+    here = {asyncio.current_task()}
+    assert not [task for task in asyncio.all_tasks() - here if "swaps" in repr(task.get_coro())]
