@@ -57,6 +57,40 @@ async def test_each_mutation_and_read_is_one_request(
     assert await requests(large) == ["update"]
 
 
+async def test_a_load_behind_a_claim_is_one_request(
+    watched: tuple[MongoDriver, Commands], open_driver: Open
+) -> None:
+    """Head and pieces at once, with either client; what others changed since is found, too."""
+    driver, commands = watched
+    other = await open_driver(namespace="default")
+    owner = Owner((await other.claim(TASK, claim_id(1))).fence)
+    entries = [Entry(f"m{number}", b"x" * 3000) for number in range(200)]
+    for number in range(0, 200, 20):
+        some = entries[number : number + 20]
+        await other.append(TASK, "api", some, fence=owner.fence())
+    owner = Owner((await driver.claim(TASK, claim_id(2))).fence)
+    commands.names.clear()
+    assert await driver.load(TASK, "api") == entries
+    assert commands.names == ["aggregate"]
+    more = [Entry(f"n{number}", b"y" * 3000) for number in range(30)]
+    await other.append(TASK, "api", more, fence=owner.fence())
+    assert await driver.load(TASK, "api") == entries + more
+    await other.replace(TASK, "api", more, fence=owner.fence())
+    assert await driver.load(TASK, "api") == more
+    await other.remove(TASK, fence=owner.fence())
+    assert await driver.load(TASK, "api") == []
+
+
+async def test_a_load_in_one_request_has_no_limit_of_size(open_driver: Open) -> None:
+    """V5: more than a document or an answer of the server holds."""
+    driver = await open_driver()
+    owner = Owner((await driver.claim(TASK, claim_id(1))).fence)
+    entries = [Entry(f"m{number}", b"x" * 6 * 2**20) for number in range(4)]
+    for entry in entries:
+        await driver.append(TASK, "api", [entry], fence=owner.fence())
+    assert await driver.load(TASK, "api") == entries
+
+
 async def test_a_refusal_rests_on_what_a_majority_has_now(
     watched: tuple[MongoDriver, Commands], standalone: Server, name: str
 ) -> None:

@@ -47,6 +47,7 @@ class MemoryObjects(ObjectStore):
         refuse: Names of calls that fail next, certainly not applied.
         sent: Bytes of heads and pieces that were sent.
         received: Bytes of pieces that were read.
+        gathers: Whether it reads pieces in one round trip with the head.
         behind: What `read` finds instead, until a change was made; as after a failover.
     """
 
@@ -59,6 +60,7 @@ class MemoryObjects(ObjectStore):
         self.refuse: list[str] = []
         self.sent = 0
         self.received = 0
+        self.gathers = False
         self.behind: dict[str, bytes] | None = None
         self._floors: dict[str, Floor] = {}
 
@@ -71,6 +73,17 @@ class MemoryObjects(ObjectStore):
         await self._send("read_surely", key)
         data = self.objects.heads.get(key)
         return None if data is None else Stored(data, _token(data))
+
+    async def read_with(
+        self, key: str, refs: Sequence[Ref]
+    ) -> tuple[Stored | None, Mapping[str, bytes]]:
+        if not self.gathers:
+            return await super().read_with(key, refs)
+        await self._send("read_with", key)
+        data = self.objects.heads.get(key)
+        found = {ref.name: self.objects.pieces.get((key, ref.name)) for ref in refs}
+        pieces = {name: item[0] for name, item in found.items() if item is not None}
+        return None if data is None else Stored(data, _token(data)), pieces
 
     async def create(self, key: str, data: bytes, head: Head) -> object | None:
         await self._send("create", key, data)

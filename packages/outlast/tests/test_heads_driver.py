@@ -43,7 +43,7 @@ from outlast.heads import Layout
 
 pytestmark = pytest.mark.file
 
-KINDS = ["memory", "objects", "objects tiny", "file", "file tiny"]
+KINDS = ["memory", "objects", "objects tiny", "objects together", "file", "file tiny"]
 SMALLEST = msgspec.structs.replace(TINY, tail_entries=1, max_refs=2, piece_bytes=1, merge_bytes=0)
 
 
@@ -55,6 +55,10 @@ def make(kind: str, folder: Path) -> Driver:
             return MemoryHeadDriver(Layout())
         case "objects tiny":
             return MemoryHeadDriver(msgspec.structs.replace(TINY, cached_heads=4))
+        case "objects together":
+            driver = MemoryHeadDriver(msgspec.structs.replace(TINY, cached_heads=4))
+            driver.store.gathers = True
+            return driver
         case "objects smallest":
             return MemoryHeadDriver(SMALLEST)
         case "file":
@@ -442,7 +446,9 @@ async def test_epochs_and_versions_do_not_come_back_after_a_sweep(driver: Driver
         assert caught.value.reason == "lost"
 
 
-@pytest.mark.parametrize("kind", ["objects tiny", "objects smallest", "file tiny"])
+@pytest.mark.parametrize(
+    "kind", ["objects tiny", "objects together", "objects smallest", "file tiny"]
+)
 def test_random_mutations_do_what_they_do_in_memory(kind: str, tmp_path: Path) -> None:
     for seed in range(12):
         folder = tmp_path / str(seed)

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from hashlib import sha256
-from typing import Final, TypeVar
+from inspect import isawaitable
+from typing import Any, Final, TypeVar
 
 from bson.codec_options import CodecOptions
 from pymongo import ASCENDING, ReadPreference, WriteConcern
@@ -163,6 +164,25 @@ class MongoStore(ObjectStore):
         with self._place.explained():
             found = await heads.find_one({"_id": self._id(key)}, {"head": True, "token": True})
         return None if found is None else self._stored(found, key)
+
+    async def read_with(
+        self, key: str, refs: Sequence[Ref]
+    ) -> tuple[Stored | None, Mapping[str, bytes]]:
+        head_id = self._id(key)
+        pieces = {self._id(key, ref.name): ref.name for ref in refs}
+        together = {"coll": PIECES, "pipeline": [{"$match": {"_id": {"$in": list(pieces)}}}]}
+        with self._place.explained():
+            cursor: Any = self._place.heads.aggregate(
+                [{"$match": {"_id": head_id}}, {"$unionWith": together}]
+            )
+            if isawaitable(cursor):  # With PyMongo; Motor's cursor is there at once.
+                cursor = await cursor
+            documents: list[Document] = await cursor.to_list(None)
+        found = {document["_id"]: document for document in documents}
+        head = found.pop(head_id, None)
+        return None if head is None else self._stored(head, key), {
+            pieces[piece_id]: _piece(document) for piece_id, document in found.items()
+        }
 
     async def create(self, key: str, data: bytes, head: Head) -> object | None:
         token, document = _document(data, head)

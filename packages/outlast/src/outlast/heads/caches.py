@@ -37,6 +37,11 @@ class LRU(Generic[KeyT, ValueT]):
             self._weight -= weight
             return value
 
+    def peek(self, key: KeyT) -> ValueT | None:
+        """The value, which stays; only for what nobody changes."""
+        with self._lock:
+            return self._values.get(key, (None, 0))[0]
+
     def put(self, key: KeyT, value: ValueT, weight: int) -> None:
         """Remember the value; with no capacity at all, do not."""
         if not self._capacity:
@@ -88,7 +93,7 @@ class KnownIds:
                 names = tuple(leaf.name for leaf in found)
             beneath[ref.name] = names
         unknown = [ref for name, ref in leaves.items() if name not in self._ids]
-        prefixes = await read_all(store, key, unknown, prefix=True) if unknown else []
+        prefixes = await read_all(store, key, unknown, prefix=True)
         self._settle(
             refs,
             beneath,
@@ -150,6 +155,11 @@ class HeadCache:
     def take(self, key: str) -> tuple[Head, object] | None:
         """The head and its token, if remembered."""
         return self._heads.take(key)
+
+    def peek(self, key: str) -> Head | None:
+        """The head, if remembered; it stays."""
+        found = self._heads.peek(key)
+        return None if found is None else found[0]
 
     def put(self, key: str, head: Head, token: object, size: int) -> None:
         """Remember a head of ``size`` bytes."""

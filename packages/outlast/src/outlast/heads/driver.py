@@ -34,14 +34,23 @@ from outlast.heads.changes import (
     write_register,
 )
 from outlast.heads.encoding import decode_head
-from outlast.heads.layout import Head, Layout
-from outlast.heads.logs import LogChange, MissingPieceError, load_data, load_entries
+from outlast.heads.layout import Head, Layout, Log
+from outlast.heads.logs import (
+    NO_PIECES,
+    LogChange,
+    MissingPieceError,
+    Pieces,
+    load_data,
+    load_entries,
+    refs_with,
+)
 from outlast.heads.store import ObjectStore, Stored, head_at, key_of
 from outlast.heads.swapping import Change, Decide, Swapper, View, missing_piece
 from outlast.heads.sweeping import sweep
 
 ResultT = TypeVar("ResultT")
 Operation = Callable[[ObjectStore], Coroutine[Any, Any, ResultT]]
+_Load = Callable[[ObjectStore, str, Log, int | None, Pieces], Awaitable[ResultT]]
 
 _SCAN_HEADS = 256
 """A scan returns after so many heads even if few matched, so that each call stays short."""
@@ -144,10 +153,7 @@ class HeadDriver(Driver):
 
     async def load(self, scope: Scope, log: str, *, last: int | None = None) -> list[Entry]:
         async def operation(store: ObjectStore) -> list[Entry]:
-            async def read(head: Head) -> list[Entry]:
-                return await load_entries(store, key_of(scope), head.log(log), last)
-
-            return await _consistent(store, key_of(scope), scope, read) or []
+            return await self._loaded(store, scope, log, last, load_entries) or []
 
         return await self._run(operation)
 
@@ -160,12 +166,27 @@ class HeadDriver(Driver):
         last: int | None = None,
     ) -> ResultT:
         async def operation(store: ObjectStore) -> ResultT:
-            async def read(head: Head) -> Iterable[bytes]:
-                return await load_data(store, key_of(scope), head.log(log), last)
-
-            return decode(await _consistent(store, key_of(scope), scope, read) or ())
+            return decode(await self._loaded(store, scope, log, last, load_data) or ())
 
         return await self._run(operation)
+
+    async def _loaded(
+        self, store: ObjectStore, scope: Scope, log: str, last: int | None, load: _Load[ResultT]
+    ) -> ResultT | None:
+        """What ``load`` makes of a log, all of one moment; ``None``: no record.
+
+        Pieces that the head had lately are read with it where that saves a request. They cannot
+        have changed, and those that it does not have any more are of no interest.
+        """
+        key = key_of(scope)
+        lately = self._swapper.remembered(scope)
+        guess = () if lately is None else refs_with(lately.log(log), last)
+        stored, pieces = await store.read_with(key, guess) if guess else (None, NO_PIECES)
+
+        async def read(head: Head) -> ResultT:
+            return await load(store, key, head.log(log), last, pieces)
+
+        return await _consistent(store, key, scope, read, stored)
 
     async def append(
         self,

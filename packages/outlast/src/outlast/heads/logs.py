@@ -27,6 +27,11 @@ from outlast.heads.store import ObjectStore
 
 _ENTRY_OVERHEAD = 8
 
+Pieces = Mapping[str, bytes]
+"""Pieces by their names, which never come to mean anything else."""
+
+NO_PIECES: Pieces = {}
+
 
 class MissingPieceError(Exception):
     """A piece that a head refers to is not there: the head is old, or the store lost it."""
@@ -88,24 +93,35 @@ def plan_replace(log: Log, entries: Sequence[Entry], layout: Layout) -> LogChang
     return change
 
 
-async def load_entries(store: ObjectStore, key: str, log: Log, last: int | None) -> list[Entry]:
+async def load_entries(
+    store: ObjectStore, key: str, log: Log, last: int | None, pieces: Pieces = NO_PIECES
+) -> list[Entry]:
     """All entries, or the newest ``last``; only the pieces that hold them are read.
+
+    Args:
+        store: Where the pieces are.
+        key: Of the head.
+        log: As the head has it.
+        last: How many.
+        pieces: Some that were read already.
 
     Raises:
         MissingPieceError: The log was changed since its head was read.
     """
-    refs = await _leaves_with(store, key, log, last)
-    entries = [*await _entries_of(store, key, refs), *log.tail]
+    refs = await _leaves_with(store, key, log, last, pieces)
+    entries = [*await _entries_of(store, key, refs, pieces), *log.tail]
     return entries if last is None else entries[max(0, len(entries) - last) :]
 
 
-async def load_data(store: ObjectStore, key: str, log: Log, last: int | None) -> Iterable[bytes]:
+async def load_data(
+    store: ObjectStore, key: str, log: Log, last: int | None, pieces: Pieces = NO_PIECES
+) -> Iterable[bytes]:
     """The data of `load_entries`, without their ids; cut out of the pieces one by one."""
-    refs = await _leaves_with(store, key, log, last)
-    pieces = await read_all(store, key, refs) if refs else []
+    refs = await _leaves_with(store, key, log, last, pieces)
+    found = await read_all(store, key, refs, pieces=pieces)
     parts = [
         decode_data(piece, store.place(key, ref.name))
-        for ref, piece in zip(refs, pieces, strict=True)
+        for ref, piece in zip(refs, found, strict=True)
     ]
     data = chain(*parts, (entry.data for entry in log.tail))
     if last is None:
@@ -114,14 +130,23 @@ async def load_data(store: ObjectStore, key: str, log: Log, last: int | None) ->
     return islice(data, max(0, count - last), None)
 
 
-async def _leaves_with(store: ObjectStore, key: str, log: Log, last: int | None) -> Sequence[Ref]:
-    """The pieces that hold the newest ``last`` entries, as far as the tail does not."""
+def refs_with(log: Log, last: int | None) -> Sequence[Ref]:
+    """The references of the head that the newest ``last`` entries need, as far as the tail does not
+    hold them.
+    """
     if last is not None and last <= len(log.tail):
         return ()
+    return _newest(log.refs, None if last is None else last - len(log.tail))
+
+
+async def _leaves_with(
+    store: ObjectStore, key: str, log: Log, last: int | None, pieces: Pieces
+) -> Sequence[Ref]:
+    """The pieces that hold the entries of `refs_with`."""
+    refs = refs_with(log, last)
     wanted = None if last is None else last - len(log.tail)
-    refs = _newest(log.refs, wanted)
     while any(ref.level for ref in refs):
-        refs = _newest(await _expand(store, key, refs), wanted)
+        refs = _newest(await _expand(store, key, refs, pieces), wanted)
     return refs
 
 
@@ -172,19 +197,30 @@ async def names_beneath(store: ObjectStore, key: str, refs: Iterable[Ref]) -> li
 
 
 async def read_all(
-    store: ObjectStore, key: str, refs: Sequence[Ref], *, prefix: bool = False
+    store: ObjectStore,
+    key: str,
+    refs: Sequence[Ref],
+    *,
+    prefix: bool = False,
+    pieces: Pieces = NO_PIECES,
 ) -> list[bytes]:
-    """`ObjectStore.read_pieces`, with an error for a missing one."""
-    pieces: list[bytes] = []
-    for ref, data in zip(refs, await store.read_pieces(key, refs, prefix=prefix), strict=True):
-        if data is None:
-            raise MissingPieceError(ref)
-        pieces.append(data)
-    return pieces
+    """`ObjectStore.read_pieces` for what is not in ``pieces``, with an error for a missing one."""
+    unread = [ref for ref in refs if ref.name not in pieces]
+    found = dict(pieces)
+    if unread:
+        for ref, data in zip(
+            unread, await store.read_pieces(key, unread, prefix=prefix), strict=True
+        ):
+            if data is None:
+                raise MissingPieceError(ref)
+            found[ref.name] = data
+    return [found[ref.name] for ref in refs]
 
 
-async def _entries_of(store: ObjectStore, key: str, leaves: Sequence[Ref]) -> list[Entry]:
-    data = await read_all(store, key, leaves) if leaves else []
+async def _entries_of(
+    store: ObjectStore, key: str, leaves: Sequence[Ref], pieces: Pieces = NO_PIECES
+) -> list[Entry]:
+    data = await read_all(store, key, leaves, pieces=pieces)
     return [
         entry
         for ref, piece in zip(leaves, data, strict=True)
@@ -203,10 +239,12 @@ async def all_leaves(store: ObjectStore, key: str, refs: Sequence[Ref]) -> Seque
     return refs
 
 
-async def _expand(store: ObjectStore, key: str, refs: Sequence[Ref]) -> list[Ref]:
+async def _expand(
+    store: ObjectStore, key: str, refs: Sequence[Ref], pieces: Pieces = NO_PIECES
+) -> list[Ref]:
     """``refs`` with each index piece replaced by what it refers to."""
     indexes = [ref for ref in refs if ref.level]
-    data = iter(await read_all(store, key, indexes) if indexes else ())
+    data = iter(await read_all(store, key, indexes, pieces=pieces))
     expanded: list[Ref] = []
     for ref in refs:
         expanded.extend(
@@ -255,7 +293,7 @@ def _divide(refs: Sequence[Ref], entries: Sequence[Entry], layout: Layout) -> Lo
 def _parts(entries: Sequence[Entry], limit: int) -> Iterable[Sequence[Entry]]:
     first = size = 0
     for place, entry in enumerate(entries):
-        added = _size((entry,))
+        added = len(entry.id) + len(entry.data) + _ENTRY_OVERHEAD
         if place > first and size + added > limit:
             yield entries[first:place]
             first, size = place, 0
@@ -278,8 +316,10 @@ def _foldable(refs: Sequence[Ref], max_refs: int) -> tuple[int, int]:
 
 
 __all__ = [
+    "NO_PIECES",
     "LogChange",
     "MissingPieceError",
+    "Pieces",
     "all_leaves",
     "find_entries",
     "load_data",
@@ -290,4 +330,5 @@ __all__ = [
     "plan_append",
     "plan_replace",
     "read_all",
+    "refs_with",
 ]

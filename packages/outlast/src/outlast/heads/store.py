@@ -78,6 +78,15 @@ class ObjectStore(abc.ABC):
         """`read`, and never behind; a refusal, or that nothing is left to do, rests on this."""
         return await self.read(key)
 
+    async def read_with(
+        self, key: str, refs: Sequence[Ref]
+    ) -> tuple[Stored | None, Mapping[str, bytes]]:
+        """`read`, and by their names those of the pieces that come in the same request.
+
+        ``refs`` are a guess. A store whose requests are of one object each returns no pieces.
+        """
+        return await self.read(key), {}
+
     async def is_current(self, key: str, token: object) -> bool | None:
         """Whether ``token`` stands for the present head, if that is known for less than a read.
 

@@ -209,6 +209,10 @@ class Swapper:
         ):
             raise FencedError("no_record") from None
 
+    def remembered(self, scope: Scope) -> Head | None:
+        """A head that was there lately, as a hint."""
+        return self._heads.peek(key_of(scope))
+
     def forget(self) -> None:
         """Drop the remembered heads with their tokens."""
         self._heads.clear()
