@@ -23,8 +23,9 @@ LAYOUT: Final = Layout(
     run_inline_bytes=256 * 1024,
     task_inline_bytes=16 * 1024,
     # A flush rewrites the newest piece; to begin another one costs no more.
-    # A flush rewrites the newest piece; to begin another one costs no more.
-    merge_bytes=256 * 1024,
+    # A flush rewrites the newest piece, which costs more than all else of it; but many pieces
+    # need index pieces, which cost loads a request.
+    merge_bytes=128 * 1024,
 )
 """How this backend divides its records; see `outlast.heads.Layout`."""
 
