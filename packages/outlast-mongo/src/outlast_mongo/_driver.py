@@ -22,7 +22,6 @@ LAYOUT: Final = Layout(
     # A run has no logs: with this, a checkpoint of any usual length is one document.
     run_inline_bytes=256 * 1024,
     task_inline_bytes=16 * 1024,
-    # A flush rewrites the newest piece; to begin another one costs no more.
     # A flush rewrites the newest piece, which costs more than all else of it; but many pieces
     # need index pieces, which cost loads a request.
     merge_bytes=128 * 1024,
