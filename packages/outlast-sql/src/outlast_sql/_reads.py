@@ -100,8 +100,10 @@ SELECT r.data, COALESCE(r.version, 0), r.changed_at, s.epoch, s.claim_id, s.seq,
 WHERE s.namespace = ? AND s.kind = ? AND s.id = ?
 """
 _LOAD = """
-SELECT {} FROM outlast_scope s JOIN outlast_entry e ON e.sid = s.sid
-WHERE s.namespace = ? AND s.kind = ? AND s.id = ? AND e.log = ? ORDER BY e.pos"""
+SELECT {} FROM outlast_entry e WHERE e.sid = (
+  SELECT s.sid FROM outlast_scope s WHERE s.namespace = ? AND s.kind = ? AND s.id = ?
+) AND e.log = ? ORDER BY e.pos"""
+# Not joined: PostgreSQL would take any index of the entries, and sort them with their data.
 
 
 NOT_AS_WRITTEN: Final = (AttributeError, TypeError, UnicodeDecodeError)
