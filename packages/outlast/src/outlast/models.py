@@ -33,7 +33,12 @@ class TaskStatus(StrEnum):
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of all records; a field that is added later raises the stored format's version."""
+    """Base of all records; a field that is added later raises the stored format's version.
+
+    Messages come by the thousand, and the garbage collector would go through all of them several
+    times while they are loaded; in vain, since JSON values lead nowhere back. So it leaves them
+    out (``gc=False``). They are freed like any object, when nothing refers to them any more.
+    """
 
 
 class TaskState(Record, frozen=True):
@@ -79,7 +84,7 @@ class TaskInput(Record, frozen=True):
     stream: bool = False
 
 
-class ApiMessage(Record, frozen=True):
+class ApiMessage(Record, frozen=True, gc=False):
     """One message of the conversation with the model (log ``api`` of the scope ``task``).
 
     Attributes:
@@ -99,7 +104,7 @@ class ApiMessage(Record, frozen=True):
     metadata: dict[str, Any] = {}
 
 
-class ToolInfo(Record, frozen=True):
+class ToolInfo(Record, frozen=True, gc=False):
     """A tool call as a user interface shows it.
 
     Attributes:
@@ -119,7 +124,7 @@ class ToolInfo(Record, frozen=True):
     error: dict[str, Any] | None = None
 
 
-class UserMessage(Record, frozen=True):
+class UserMessage(Record, frozen=True, gc=False):
     """One message as a person sees it (log ``user`` of the scope ``task``).
 
     Attributes:
