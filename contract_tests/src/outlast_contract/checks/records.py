@@ -158,6 +158,11 @@ _DAMAGE: Final[dict[str, tuple[Callable[[bytes], bytes], type[OutlastError]]]] =
     "zeros": (lambda data: bytes(len(data)), CorruptDataError),
     "other bytes": (lambda data: b"\x80\x04\x95garbage", CorruptDataError),
     "no envelope": (lambda data: b'{"id":"x"}', CorruptDataError),
+    "the payload alone": (lambda data: data.partition(b"\n")[2], CorruptDataError),
+    "an unknown envelope of the same length": (
+        lambda data: data.replace(b'"format":1', b'"format":0', 1),
+        CorruptDataError,
+    ),
     "another kind": (lambda data: b'{"format":1,"kind":"other"}\n{}', CorruptDataError),
 }
 
