@@ -1,9 +1,12 @@
 """Every sentence of `Driver`'s docstrings, for all ways to open SQLite and for the reference."""
 
+from collections.abc import Iterable
+
 import pytest
 from sql_support import Owner, claim_id
 
 from outlast.driver import (
+    Decoding,
     Driver,
     Entry,
     Fence,
@@ -335,6 +338,41 @@ class TestLog:
         await driver.replace(TASK, "api", [], fence=None)
         assert await driver.load(TASK, "api") == []
         assert await driver.load(TASK, "user") == [E1]
+
+    @pytest.mark.parametrize("last", [None, 2])
+    async def test_data_come_whole_or_behind_their_header(
+        self, driver: Driver, last: int | None
+    ) -> None:
+        """`load_data` gives a `Decoding` either, and whole data where a header is not there."""
+        owner = await claimed(driver)
+        entries = [Entry(f"{number}", b"head\n%d" % number) for number in range(3)]
+        await driver.append(TASK, "api", entries, fence=owner.fence())
+        wanted = [0, 1, 2] if last is None else [1, 2]
+        decode = Numbers()
+        assert await driver.load_data(TASK, "api", decode, last=last) == wanted
+        for strange in (b"HEAD\n3", b"head", b"", b"head\nx"):
+            await driver.append(TASK, "api", [Entry("3", strange)], fence=owner.fence())
+            with pytest.raises(ValueError, match="strange"):
+                await driver.load_data(TASK, "api", decode, last=last)
+            await driver.replace(TASK, "api", entries, fence=owner.fence())
+        assert await driver.load_data(TASK, "user", decode, last=last) == []
+
+
+class Numbers(Decoding[list[int]]):
+    """Decodes a header and a number."""
+
+    header = b"head\n"
+
+    def __call__(self, data: Iterable[bytes], /) -> list[int]:
+        parts = [each.partition(self.header) for each in data]
+        if not all(header and number.isdigit() for _, header, number in parts):
+            raise ValueError("strange")
+        return [int(number) for _, _, number in parts]
+
+    def decode_rest(self, rest: Iterable[bytes | None], /) -> list[int] | None:
+        numbers = list(rest)
+        known = [int(number) for number in numbers if number is not None and number.isdigit()]
+        return known if len(known) == len(numbers) else None
 
 
 class TestRemove:

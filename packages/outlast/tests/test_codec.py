@@ -1,5 +1,7 @@
 """Records to bytes and back: exact, versioned, and frozen by golden files."""
 
+import gc
+import weakref
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -169,6 +171,49 @@ def test_many_records_are_decoded_by_what_a_subclass_says() -> None:
     stored = [Codec().encode(message)[0] for message in messages]
     assert Codec().decode_many(stored, ApiMessage) == messages
     assert Reversing().decode_many([data[::-1] for data in stored], ApiMessage) == messages
+
+
+def test_what_is_behind_the_headers_is_decoded_to_the_same_records() -> None:
+    codec = Codec()
+    messages = [ApiMessage(f"m{number}", "user", VALUES, ts=INSTANT) for number in range(3)]
+    header = codec.header(ApiMessage)
+    payloads = [codec.encode(message)[0].removeprefix(header) for message in messages]
+    assert codec.decode_payloads(payloads, ApiMessage) == messages
+
+
+@pytest.mark.parametrize("rest", [None, b"", b"{", b'{"id":"m"}', b"\xff", 1], ids=repr)
+def test_what_cannot_be_decoded_without_its_header_is_left_to_decode(rest: Any) -> None:
+    good = Codec().encode(ApiMessage("m", "user", ""))[0].removeprefix(Codec().header(ApiMessage))
+    assert Codec().decode_payloads([good, rest, good], ApiMessage) is None
+
+
+def test_a_subclass_that_decodes_by_itself_has_no_header() -> None:
+    """Whatever begins its bytes, nobody may cut it off."""
+
+    class Other(Codec):
+        def decode(self, data: bytes, kind: Any) -> Any:
+            return super().decode(data, kind)
+
+    class OtherForMany(Codec):
+        def decode_many(self, stored: Any, kind: Any) -> Any:
+            return super().decode_many(stored, kind)
+
+    assert Other().header(ApiMessage) == OtherForMany().header(ApiMessage) == b""
+
+
+def test_messages_are_no_work_for_the_garbage_collector() -> None:
+    """A thousand of them would start it, again and again."""
+    message = Codec().decode(Codec().encode(ApiMessage("m", "user", VALUES))[0], ApiMessage)
+    assert not gc.is_tracked(message)
+    held = Watched()
+    gone = weakref.ref(held)
+    message = ApiMessage("m", "user", [held])
+    del held, message
+    assert gone() is None
+
+
+class Watched:
+    """Something that a weak reference can watch."""
 
 
 def test_deep_values_survive_a_deep_caller() -> None:

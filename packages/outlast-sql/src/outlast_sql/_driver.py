@@ -8,12 +8,13 @@ import abc
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar, cast
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outlast.driver import (
     PRIMARY,
+    Decoding,
     Driver,
     Entry,
     Fence,
@@ -181,7 +182,13 @@ class SqlDriver(Driver):
         *,
         last: int | None = None,
     ) -> ResultT:
-        return await self._read(_reads.load_data(self._key(scope), LOG_CODES[log], decode, last))
+        place = self._key(scope), LOG_CODES[log]
+        decoding = _decoding(decode)
+        if decoding is not None:
+            found = await self._read(_reads.load_rest(*place, decoding, last))
+            if found is not None:
+                return found
+        return await self._read(_reads.load_data(*place, decode, last))
 
     async def append(
         self,
@@ -242,6 +249,13 @@ class SqlDriver(Driver):
         return await self._mutate(
             partial(_sweeping.sweep, namespace=self._namespace, query=query, limit=limit)
         )
+
+
+def _decoding(decode: Callable[[Iterable[bytes]], ResultT]) -> Decoding[ResultT] | None:
+    if not isinstance(decode, Decoding):
+        return None
+    decoding = cast("Decoding[ResultT]", decode)
+    return decoding if decoding.header else None
 
 
 def _driver_of(dialect: str, source: str) -> type[SqlDriver]:

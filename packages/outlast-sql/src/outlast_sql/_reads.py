@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from operator import index
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, cast
 
-from outlast.driver import Entry, Item, Page, StoredFence, Value, Where
+from outlast.driver import Decoding, Entry, Item, Page, StoredFence, Value, Where
 from outlast.errors import CorruptDataError
 
 ResultT = TypeVar("ResultT")
@@ -104,6 +105,8 @@ SELECT {} FROM outlast_entry e WHERE e.sid = (
   SELECT s.sid FROM outlast_scope s WHERE s.namespace = ? AND s.kind = ? AND s.id = ?
 ) AND e.log = ? ORDER BY e.pos"""
 # Not joined: PostgreSQL would take any index of the entries, and sort them with their data.
+_REST = "CASE WHEN substr(e.data, 1, {size}) = ? THEN substr(e.data, {size} + 1) END"
+# A short part of a large value is cheap to get; comparing the whole value would not be.
 
 
 NOT_AS_WRITTEN: Final = (AttributeError, TypeError, UnicodeDecodeError)
@@ -168,29 +171,44 @@ def read(dialect: Dialect, key: Key, register: int) -> Query[Value]:
 
 def load(key: Key, log: int, last: int | None) -> Query[list[Entry]]:
     """`Driver.load`."""
-    return _load("e.entry_id, e.data", key, log, last, _entries)
+    return _load("e.entry_id, e.data", key, log, last, _entries, Query)
 
 
 def load_data(
     key: Key, log: int, decode: Callable[[Iterable[bytes]], ResultT], last: int | None
 ) -> Query[ResultT]:
     """`Driver.load_data`."""
+    return _load("e.data", key, log, last, _column(decode), _Streamed)
 
-    def decode_rows(rows: Iterable[Any]) -> ResultT:
-        return decode(data for (data,) in rows)
 
-    if last is None:
-        return _Streamed(_LOAD.format("e.data"), (*key, log), decode_rows)
-    return _load("e.data", key, log, last, decode_rows)
+def load_rest(
+    key: Key, log: int, decode: Decoding[ResultT], last: int | None
+) -> Query[ResultT | None]:
+    """`load_data` of what is behind the header; ``None``: it takes `load_data`."""
+    column = _REST.format(size=len(decode.header))
+    return _load(column, key, log, last, _column(decode.decode_rest), _Streamed, decode.header)
+
+
+def _column(decode: Callable[[Iterable[Any]], ResultT]) -> Callable[[Iterable[Any]], ResultT]:
+    """For rows of one column."""
+    return lambda rows: decode(chain.from_iterable(rows))
 
 
 def _load(
-    columns: str, key: Key, log: int, last: int | None, decode: Callable[[list[Any]], ResultT]
+    columns: str,
+    key: Key,
+    log: int,
+    last: int | None,
+    decode: Callable[[Any], ResultT],
+    query: type[Query[Any]],
+    *parameters: object,
 ) -> Query[ResultT]:
+    sql = _LOAD.format(columns)
     if last is None:
-        return Query(_LOAD.format(columns), (*key, log), decode)
-    sql = f"{_LOAD.format(columns)} DESC LIMIT ?"
-    return Query(sql, (*key, log, last), lambda rows: decode(rows[::-1]))
+        return query(sql, (*parameters, *key, log), decode)
+    return Query(
+        f"{sql} DESC LIMIT ?", (*parameters, *key, log, last), lambda rows: decode(rows[::-1])
+    )
 
 
 def _entries(rows: list[Any]) -> list[Entry]:

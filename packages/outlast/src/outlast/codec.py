@@ -108,6 +108,26 @@ class Codec:
             found.append(self.decode(data, kind))
         return found
 
+    def header(self, kind: type[Record]) -> bytes:
+        """What the bytes of every record of this kind begin with, for `decode_payloads`; empty if
+        they are read in a way of their own.
+        """
+        is_ours = type(self).decode is Codec.decode and type(self).decode_many is Codec.decode_many
+        return self._headers[kind] if is_ours else b""
+
+    def decode_payloads(
+        self, payloads: Iterable[bytes | None], kind: type[RecordT]
+    ) -> list[RecordT] | None:
+        """What `decode` returns for each, of which only what is behind its header is given.
+
+        ``None`` if one is ``None``, or cannot be decoded.
+        """
+        decode = cast("msgspec.json.Decoder[RecordT]", self._decoders[kind]).decode
+        try:
+            return list(map(decode, cast("Iterable[bytes]", payloads)))
+        except (RecursionError, msgspec.MsgspecError, ValueError, TypeError):
+            return None
+
     def _explain(self, data: bytes, kind: type[Record]) -> None:
         """Raise what is wrong with a header that is not the usual one."""
         line, newline, _ = data[:_MAX_HEADER].partition(b"\n")

@@ -24,7 +24,7 @@ at a time.
 import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -207,6 +207,29 @@ class PreconditionFailedError(ConflictError):
     """
 
 
+class Decoding(abc.ABC, Generic[ResultT]):
+    """What the layer above has `Driver.load_data` call, for drivers that can spare it a copy.
+
+    To cut its header off, each entry's data would be copied once more. A store that compares bytes
+    where they are, and copies them anyway to hand them out, can do that in passing.
+    """
+
+    header: bytes = b""
+    """What the data of every entry begins with; empty: nothing that a store could cut off."""
+
+    @abc.abstractmethod
+    def __call__(self, data: Iterable[bytes], /) -> ResultT:
+        """Decode whole data."""
+
+    @abc.abstractmethod
+    def decode_rest(self, rest: Iterable[bytes | None], /) -> ResultT | None:
+        """Decode what is behind `header`; ``None`` stands for data that do not begin with it.
+
+        Returns ``None`` if there are such, or if some cannot be decoded. The driver then loads the
+        whole data and calls the other method, which can say what is wrong with them (V8).
+        """
+
+
 class NotWrittenError(OutlastError):
     """A driver that is being written lacks a method; the text says what it is to do.
 
@@ -383,7 +406,7 @@ class Driver(abc.ABC):
 
         A driver overrides it that can leave the ids out, or have entries decoded while it reads
         others. ``decode`` takes them in append order and may run in any thread; what it raises goes
-        to the caller as it is.
+        to the caller as it is. If it is a `Decoding`, a driver may use that.
         """
         return decode([entry.data for entry in await self.load(scope, log, last=last)])
 
@@ -456,6 +479,7 @@ __all__ = [
     "PRIMARY",
     "REGISTERS",
     "Capabilities",
+    "Decoding",
     "Driver",
     "Entry",
     "Fence",

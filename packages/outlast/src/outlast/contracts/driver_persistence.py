@@ -17,7 +17,7 @@ from outlast.contracts.claim import (
     new_claim_id,
 )
 from outlast.contracts.persistence import PersistenceManager
-from outlast.contracts.records import Records, micros
+from outlast.contracts.records import DecodingOf, Records, micros
 from outlast.contracts.runs import remove_runs
 from outlast.driver import (
     MAX_EPOCH,
@@ -339,7 +339,7 @@ class DriverPersistence(PersistenceManager):
         with self._calls.describing(operation, task_id):
             scope = check_scope(Scope("task", task_id), "task_id", None)
             wanted = _check_count(last, "last")
-            decode = partial(self._records.codec.decode_many, kind=log.kind)
+            decode = DecodingOf(self._records.codec, log.kind)
             load = partial(self._driver.load_data, scope, log.name, decode, last=wanted)
             return await self._calls.read(operation, task_id, load)
 

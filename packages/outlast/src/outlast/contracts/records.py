@@ -1,7 +1,7 @@
 """Records through a driver: encoded, sized, claimed, checked, listed; for both contracts."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TypeVar
@@ -11,6 +11,7 @@ from outlast.contracts.calls import Calls
 from outlast.contracts.claim import Claim
 from outlast.driver import (
     PRIMARY,
+    Decoding,
     Driver,
     Fence,
     Item,
@@ -31,6 +32,22 @@ RecordT = TypeVar("RecordT", bound=Record)
 _PAGE = 200
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+
+
+class DecodingOf(Decoding[list[RecordT]]):
+    """Decodes records of one kind."""
+
+    def __init__(self, codec: Codec, kind: type[RecordT]) -> None:
+        """Decode by a codec."""
+        self.header = codec.header(kind)
+        self._codec = codec
+        self._kind = kind
+
+    def __call__(self, data: Iterable[bytes], /) -> list[RecordT]:
+        return self._codec.decode_many(data, self._kind)
+
+    def decode_rest(self, rest: Iterable[bytes | None], /) -> list[RecordT] | None:
+        return self._codec.decode_payloads(rest, self._kind)
 
 
 class Records:
