@@ -13,7 +13,7 @@ import typer
 import outlast
 from outlast import errors
 from outlast.cli.app import app
-from outlast.registry import EXTRAS
+from outlast.registry import EXTRAS, Registry
 from outlast_contract.clauses import CLAUSES
 from outlast_contract.cli import build_parser
 
@@ -197,3 +197,13 @@ def test_the_commands_of_the_readme_are_what_ci_runs() -> None:
     ]
     script = (ROOT / ".ci/run").read_text(encoding="utf-8")
     assert script.index("nox -s lint types") < script.index("python -m nox -s tests")
+
+
+def test_every_url_in_the_docs_has_a_backend() -> None:
+    """Those with a variant, such as ``redis+cluster://``, too."""
+    pages = [*ROOT.glob("docs/reference/*.md"), *ROOT.glob("packages/*/README.md")]
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
+    schemes = set(re.findall(r"\b([a-z0-9]+\+[a-z]+)://", text))
+    assert {"redis+cluster", "mongodb+srv", "postgresql+psycopg"} <= schemes
+    for scheme in schemes:
+        Registry().find(scheme)

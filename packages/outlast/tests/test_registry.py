@@ -42,19 +42,19 @@ def registry(**plugins: object) -> Registry:
 
 
 NATS = BackendInfo(
-    name="nats", schemes=("nats",), factory="m:f", summary="s", libraries=("one", "two")
+    name="nats", schemes=("nats", "tls+x"), factory="m:f", summary="s", variants=("one", "two")
 )
 
 
-def test_a_scheme_is_found_with_and_without_a_library() -> None:
+def test_a_scheme_is_found_with_and_without_a_variant() -> None:
     found = registry(a=plugin(NATS))
-    assert found.find("nats") == found.find("nats+two") == NATS
+    assert found.find("nats") == found.find("nats+two") == found.find("tls+x") == NATS
     assert found.find("memory").name == "memory"
 
 
 @pytest.mark.parametrize("scheme", ["nats+three", "nats+", "nats+one+two", "file+x", "memory+"])
-def test_a_library_that_a_backend_has_not_is_refused(scheme: str) -> None:
-    known = r"nats://, nats\+one://, nats\+two://" if scheme.startswith("nats") else "//$"
+def test_a_variant_that_a_backend_has_not_is_refused(scheme: str) -> None:
+    known = r"nats://, nats\+one://, nats\+two://" if scheme[0] == "n" else "//"
     with pytest.raises(ConfigurationError, match=f"write .*{known}"):
         registry(a=plugin(NATS)).find(scheme)
 

@@ -10,6 +10,7 @@ def outlast_backends() -> list[outlast.BackendInfo]:
         outlast.BackendInfo(
             name="redis",
             schemes=("redis", "rediss", "valkey", "valkeys"),
+            variants=("cluster",),
             factory="outlast_redis:RedisDriver.from_url",
             summary="Redis, Valkey or a Redis Cluster, shared over the network",
         )

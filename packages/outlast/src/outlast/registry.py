@@ -50,19 +50,19 @@ class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Of the backend, such as ``"nats"``.
-        schemes: URL schemes, without a ``+library``.
+        schemes: URL schemes, without their variants.
         factory: ``"module:attribute"`` of a callable ``(url, *, namespace, timeout, **options)``
             that returns a `Driver` or a `Backend` without I/O; what it does not know it refuses
             with `ConfigurationError`, or has no parameter for.
         summary: One line for people.
-        libraries: What may stand behind a ``+`` in the scheme: client libraries to choose from.
+        variants: What may stand behind a scheme and a ``+``, such as a client library.
     """
 
     name: str
     schemes: tuple[str, ...]
     factory: str
     summary: str = ""
-    libraries: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()
 
 
 class Plugin(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,17 +117,17 @@ class Registry:
             return self._plugins
 
     def find(self, scheme: str) -> BackendInfo:
-        """The backend that serves a URL scheme, with or without a ``+library``.
+        """The backend that serves a URL scheme, with or without a variant.
 
         Raises:
-            ConfigurationError: None does, or two do, or it has no such library.
+            ConfigurationError: None does, or two do, or it has no such variant.
         """
-        base, plus, library = scheme.partition("+")
+        base, plus, variant = scheme.partition("+")
         found = [
             (plugin, info)
             for plugin in self.plugins()
             for info in plugin.backends
-            if base in info.schemes
+            if base in info.schemes or scheme in info.schemes
         ]
         if len(found) > 1:
             owners = " and ".join(f"{info.name!r} of {plugin.source}" for plugin, info in found)
@@ -136,8 +136,8 @@ class Registry:
             )
         if found:
             info = found[0][1]
-            if plus and library not in info.libraries:
-                known = ", ".join(f"{base}+{name}://" for name in info.libraries)
+            if plus and scheme not in info.schemes and variant not in info.variants:
+                known = ", ".join(f"{base}+{name}://" for name in info.variants)
                 raise ConfigurationError(
                     f"no backend serves {scheme}:// URLs; write {base}://"
                     + (f", {known}" if known else "")
