@@ -1,5 +1,6 @@
 """Requests, names, listings, clocks and sweeps of the driver itself (S7, S9 to S11)."""
 
+import asyncio
 import re
 import time
 from datetime import timedelta
@@ -62,6 +63,29 @@ async def test_each_mutation_and_read_is_one_request(open_driver: Open, proxy: H
     await driver.write(free, "checkpoint", b"2", fence=None)
     large = driver.write(free, "checkpoint", b"x" * 200_000, fence=None)
     assert await requests(large) == ["PUT"]
+
+
+async def test_a_long_log_is_asked_for_at_once_where_its_head_was_seen(
+    open_driver: Open, proxy: HttpProxy
+) -> None:
+    """P1: its pieces do not wait for the head, and a piece that is gone by then does no harm."""
+    driver, other = await open_driver(proxy.port), await open_driver()
+    owner = Owner((await driver.claim(TASK, claim_id(1))).fence)
+    entries = [Entry(f"m{number}", b"x" * 1000) for number in range(40)]
+    await driver.append(TASK, "api", entries, fence=owner.fence())
+    together = asyncio.Barrier(2)
+
+    async def answer_together(request: Request, forward: Forward) -> bytes | None:
+        await together.wait()
+        return await forward(request)
+
+    rule = proxy.always(lambda request: request.method == "GET", answer_together)
+    assert await driver.load(TASK, "api") == entries
+    proxy.stop(rule)
+    more = [Entry(f"n{number}", b"x" * 1000) for number in range(40)]
+    for entry in more:  # One by one: the newest piece is rewritten.
+        await other.append(TASK, "api", [entry], fence=owner.fence())
+    assert await driver.load(TASK, "api") == [*entries, *more]
 
 
 async def test_names_of_objects_suit_any_store(

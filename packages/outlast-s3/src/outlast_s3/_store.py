@@ -114,6 +114,22 @@ class S3Store(ObjectStore):
         self._place.see(key, stored)
         return stored
 
+    async def read_with(
+        self, key: str, refs: Sequence[Ref]
+    ) -> tuple[Stored | None, Mapping[str, bytes]]:
+        stored: Stored | None = None
+
+        async def read_head() -> None:
+            nonlocal stored
+            stored = await self.read(key)
+
+        # As many requests as one behind the other, but the pieces do not wait for the head.
+        reads: list[Callable[[], Awaitable[bytes | None]]] = [read_head]
+        reads += [partial(self._read_piece, key, ref) for ref in refs]
+        _, *pieces = await self.gather(reads)
+        found = zip((ref.name for ref in refs), pieces, strict=True)
+        return stored, {name: piece for name, piece in found if piece is not None}
+
     async def create(self, key: str, data: bytes, head: Head) -> object | None:
         return await self._put_head(key, data, None)
 
@@ -136,12 +152,14 @@ class S3Store(ObjectStore):
     async def read_pieces(
         self, key: str, refs: Sequence[Ref], *, prefix: bool = False
     ) -> list[bytes | None]:
-        async def read(ref: Ref) -> bytes | None:
-            part = {"Range": f"bytes=0-{ref.prefix - 1}"} if prefix else {}
-            found = await self._send("get_object", Key=self._keys.piece(key, ref.name), **part)
-            return None if found is None else found.body
+        return await self.gather(
+            [partial(self._read_piece, key, ref, prefix=prefix) for ref in refs]
+        )
 
-        return await self.gather([partial(read, ref) for ref in refs])
+    async def _read_piece(self, key: str, ref: Ref, *, prefix: bool = False) -> bytes | None:
+        part = {"Range": f"bytes=0-{ref.prefix - 1}"} if prefix else {}
+        found = await self._send("get_object", Key=self._keys.piece(key, ref.name), **part)
+        return None if found is None else found.body
 
     async def delete_pieces(self, key: str, names: Sequence[str]) -> None:
         await self._delete([self._keys.piece(key, name) for name in names])

@@ -175,7 +175,7 @@ class HeadDriver(Driver):
     ) -> ResultT | None:
         """What ``load`` makes of a log, all of one moment; ``None``: no record.
 
-        Pieces that the head had lately are read with it where that saves a request. They cannot
+        Pieces that the head had lately are read with it where that saves a round trip. They cannot
         have changed, and those that it does not have any more are of no interest.
         """
         key = key_of(scope)

@@ -81,9 +81,9 @@ class ObjectStore(abc.ABC):
     async def read_with(
         self, key: str, refs: Sequence[Ref]
     ) -> tuple[Stored | None, Mapping[str, bytes]]:
-        """`read`, and by their names those of the pieces that come in the same request.
+        """`read`, and by their names those of the pieces that come in the same round trip.
 
-        ``refs`` are a guess. A store whose requests are of one object each returns no pieces.
+        ``refs`` are a guess. A store that would read one behind the other returns no pieces.
         """
         return await self.read(key), {}
 
