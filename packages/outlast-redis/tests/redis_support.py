@@ -3,7 +3,7 @@
 import asyncio
 import os
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from redis.asyncio import Redis, RedisCluster
@@ -99,7 +99,14 @@ class DecodingHarness(RedisHarness):
         self.url = None
 
     async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
-        return await outlast_contract.stores.redis.RedisHarness(self.server.url).raw(namespace)
+        return await self._by_url.raw(namespace)
+
+    def server_faults(self) -> Mapping[str, Callable[[], Awaitable[object]]]:
+        return self._by_url.server_faults()
+
+    @property
+    def _by_url(self) -> outlast_contract.stores.redis.RedisHarness:
+        return outlast_contract.stores.redis.RedisHarness(self.server.url)
 
     def endpoints(self) -> Endpoints:
         return Endpoints(tuple(self.server.addresses), "redis")

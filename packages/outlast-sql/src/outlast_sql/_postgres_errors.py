@@ -107,6 +107,9 @@ def _unanswered(error: BaseException, place: str, text: str, *, sent: bool) -> O
 
 def _text_of(error: BaseException) -> str:
     """The first line: what follows may quote data, or list every address that was tried."""
+    if type(error).__name__ == "InternalClientError":
+        # What asyncpg says of a statement after the server's last words, which nobody has read.
+        return "the server ended the connection while a transaction was being made"
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
