@@ -64,6 +64,8 @@ class PostgresRecipe(Recipe):
             "port": str(ports[0]),
             "unix_socket_directories": "",
             "max_connections": "300",
+            # With the data: segments in /dev/shm stay there when the server is killed.
+            "dynamic_shared_memory_type": "mmap",
         }
         words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         return Command(
