@@ -110,7 +110,7 @@ class TextIsNormalized(_Changed):
         return unicodedata.normalize("NFC", value) if isinstance(value, str) else value
 
 
-@mutant("V4", "S1", "S2", "S3")
+@mutant("V4", "S1", "S2", "S3", "A8")
 class NoneIsLeftOut(_Changed):
     """None values are left out when storing."""
 
