@@ -39,7 +39,7 @@ class DecodingOf(Decoding[list[RecordT]]):
 
     def __init__(self, codec: Codec, kind: type[RecordT]) -> None:
         """Decode by a codec."""
-        self.header = codec.header(kind)
+        self.header: bytes = codec.header(kind)
         self._codec = codec
         self._kind = kind
 
