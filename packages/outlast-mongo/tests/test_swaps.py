@@ -7,12 +7,14 @@ from typing import Any
 import pymongo
 import pytest
 from mongo_support import Commands, Open, Owner, Proxy, Start, admin, claim_id, node_url
+from pymongo.errors import OperationFailure
 
 from outlast.driver import Entry, Scope
 from outlast.errors import FencedError, OutcomeUnknownError, UnavailableError
 from outlast.heads import moment
 from outlast_contract.servers import Server
 from outlast_mongo import MongoDriver
+from outlast_mongo._errors import translate
 from outlast_mongo._swaps import AT_ONCE, _outcomes
 
 pytestmark = pytest.mark.mongo
@@ -172,6 +174,19 @@ def test_a_member_is_done_or_refused_only_if_the_answer_says_so(
     """The server goes on after some errors and stops at others, and then names only the last."""
     found = _outcomes(answer, len(expected))
     assert [None if isinstance(one, Exception) else one for one in found] == expected
+
+
+@pytest.mark.parametrize("code", [6, 7, 50, 89, 90, 202, 9001, None, 77777])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_code_that_does_not_say_that_nothing_was_done_is_unknown(
+    code: int | None, count: int
+) -> None:
+    """E2: mongos tells so of a shard whose answer was lost, after the write or before it."""
+    error = {"index": 0, "code": code, "errmsg": "Write results unavailable from a shard"}
+    outcome, *_ = _outcomes({"n": count - 1, "writeErrors": [error]}, count)
+    assert isinstance(outcome, OperationFailure)
+    assert isinstance(translate(outcome, "it", changes=True), OutcomeUnknownError)
+    assert isinstance(translate(outcome, "it", changes=False), UnavailableError)
 
 
 async def test_who_is_cancelled_takes_nobody_along(watched: tuple[MongoDriver, Commands]) -> None:

@@ -11,7 +11,7 @@ from server_ways import SERVERS, server_driver, url_of
 from sql_support import Open, Owner, cancelled_at, claim_id
 
 from outlast.driver import Entry, Index, Scope, Where
-from outlast.errors import FencedError, UnavailableError
+from outlast.errors import FencedError, OutcomeUnknownError, UnavailableError
 from outlast_sql import SqlDriver
 from outlast_sql._batches import MOST, Parameters
 from outlast_sql._server import ServerDriver
@@ -210,6 +210,23 @@ async def test_cancelling_all_of_many_leaves_nothing_behind(driver: ServerDriver
 
     await until(has_none)
     await admin.close()
+
+
+async def test_a_batch_that_a_stranger_cancels_tells_all_its_callers(driver: ServerDriver) -> None:
+    """E2, E6: an application that cancels all tasks it finds, say; nobody waits in vain."""
+    tasks = await Task.many(driver, 12)
+    struck = 0
+    for turns in range(12):
+        calls = [asyncio.ensure_future(task.append()) for task in tasks]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        found = [task for task in asyncio.all_tasks() if task.get_name() == "outlast-batch"]
+        struck += sum(task.cancel() for task in found)
+        async with asyncio.timeout(5):
+            outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        wrong = [one for one in outcomes if one and not isinstance(one, OutcomeUnknownError)]
+        assert not wrong
+    assert struck
 
 
 @pytest.mark.parametrize("way", TOGETHER)

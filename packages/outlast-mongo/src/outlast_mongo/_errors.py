@@ -42,6 +42,13 @@ _TOO_LARGE: Final = 10334
 _INTERRUPTED: Final = frozenset({24, 43, 91, 189, 262, 11600, 11601, 11602})
 """The server gave up in the middle: a lock, a shutdown, a step-down, a time limit."""
 
+_NOT_DONE: Final = frozenset({9, 14, 20, 26, 59, 61, 66, 72, 121, 166, 14031})
+"""The request cannot be understood or is not allowed, the document does not fit, the disk is full.
+
+Any other code may stand for an answer that was lost on the way: mongos reports that of a shard
+among the errors of single writes.
+"""
+
 
 @contextmanager
 def explained(place: str, *, changes: bool) -> Generator[None]:
@@ -97,6 +104,8 @@ def _refused(error: OperationFailure, place: str, *, changes: bool) -> OutlastEr
         return PayloadTooLargeError(f"{place} takes no document of this size: {text}")
     if error.code in _INTERRUPTED or error.has_error_label("RetryableWriteError"):
         return _unanswered(f"{place} was interrupted: {text}", changes=changes)
+    if changes and error.code not in _NOT_DONE:
+        return OutcomeUnknownError(f"{place} does not say whether it was done: {text}")
     return UnavailableError(f"{place} refused: {text}")
 
 

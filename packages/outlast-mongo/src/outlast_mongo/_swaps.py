@@ -106,7 +106,8 @@ class Swaps:
         else:
             outcome = await self._together(swap)
         if isinstance(outcome, Exception):
-            raise outcome
+            # Others may be told the same one, each with a way of its own.
+            raise outcome.with_traceback(None)
         return outcome
 
     async def _together(self, swap: Swap) -> Outcome:

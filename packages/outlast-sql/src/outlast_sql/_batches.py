@@ -17,10 +17,11 @@ import asyncio
 import copy
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import Context
 from functools import partial
 from typing import Any, Final, Protocol
 
-from outlast.errors import OutlastError
+from outlast.errors import OutcomeUnknownError, OutlastError
 from outlast_sql._links import CLOSING_SECONDS, Link
 from outlast_sql._reads import Row
 
@@ -33,6 +34,10 @@ MOST: Final = 32
 """Mutations in one batch."""
 _MOST_BYTES: Final = 1 << 18
 """Of parameters in one batch, so that nobody waits long for the bytes of others."""
+
+
+_EARLY: Final = 0.05
+"""Seconds by which a timer may be early."""
 
 
 class OnLink(Protocol):
@@ -110,13 +115,16 @@ class Batches:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def call(
-        self, parameters: Parameters, alone: Callable[[], Awaitable[Sequence[Row]]]
+        self, parameters: Parameters, alone: Callable[[float], Awaitable[Sequence[Row]]]
     ) -> Sequence[Row]:
-        """Run a mutation, together with others or by itself, which ``alone`` does.
+        """Run a mutation, together with others or by itself, which ``alone`` does, given the
+        seconds that were spent in waiting.
 
         Returns:
             Its row, or what ``alone`` returns.
         """
+        loop = asyncio.get_running_loop()
+        called = loop.time()
         self._under_way += 1
         try:
             if self._under_way > 1:
@@ -124,7 +132,7 @@ class Batches:
                 row = await self._joined(_Call(parameters, size)) if size <= _MOST_BYTES else None
                 if row is not None:
                     return (row,)
-            return await alone()
+            return await alone(loop.time() - called)
         finally:
             self._under_way -= 1
 
@@ -161,12 +169,18 @@ class Batches:
 
     def _begin(self) -> None:
         batch = self._next = _Batch()
-        batch.task = asyncio.get_running_loop().create_task(self._run(batch), name="outlast-batch")
+        # In a context of its own: whoever happens to run here is only one of its callers.
+        batch.task = asyncio.get_running_loop().create_task(
+            self._run(batch), name="outlast-batch", context=Context()
+        )
         self._tasks.add(batch.task)
         batch.task.add_done_callback(partial(self._ended, batch))
 
     def _ended(self, batch: _Batch, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        for call in batch.awaited:
+            # Somebody else has cancelled the task.
+            call.fail(OutcomeUnknownError("it was broken off together with others"))
         if batch is self._next:
             # Cancelled since nobody waited for it, perhaps before its first step.
             self._go_on()
@@ -229,7 +243,8 @@ class Batches:
     def _give_up(self, error: Exception) -> None:
         """There is no link for those that waited longest, or for nobody at all."""
         now = asyncio.get_running_loop().time()
-        overdue = [call for call in self._waiting if now - call.since >= self._patience]
+        patience = self._patience - _EARLY
+        overdue = [call for call in self._waiting if now - call.since >= patience]
         for call in overdue or self._waiting:
             call.fail(error)
         self._go_on()

@@ -244,11 +244,16 @@ class ServerDriver(SqlDriver):
         return query.decode(list(await self._fetch(self._written(query.sql), query.parameters)))
 
     async def _fetch(
-        self, sql: str, parameters: Sequence[Any] = (), *, changes: bool = False
+        self,
+        sql: str,
+        parameters: Sequence[Any] = (),
+        *,
+        changes: bool = False,
+        waited: float = 0.0,
     ) -> Sequence[Row]:
         """Run one statement by itself."""
         rows: Sequence[Row] = await self._on_link(
-            lambda link: link.fetch(sql, parameters), lambda: changes
+            lambda link: link.fetch(sql, parameters), lambda: changes, waited=waited
         )
         return rows
 
@@ -256,12 +261,12 @@ class ServerDriver(SqlDriver):
         """Run a mutation as one statement; no rows if it has to be done, or refused, by steps."""
         batches = self._batches.get(sql)
         if batches is None:
-            return await self._alone(sql, parameters)
+            return await self._alone(sql, parameters, 0.0)
         return await batches.call(parameters, partial(self._alone, sql, parameters))
 
-    async def _alone(self, sql: str, parameters: Parameters) -> Sequence[Row]:
+    async def _alone(self, sql: str, parameters: Parameters, waited: float) -> Sequence[Row]:
         try:
-            return await self._fetch(sql, parameters, changes=True)
+            return await self._fetch(sql, parameters, changes=True, waited=waited)
         except OutlastError as error:
             if self._code(error.__cause__) in self.REFUSED:
                 return ()
