@@ -106,7 +106,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run every kind of test against the installed distributions, servers included: 12 minutes.
+    """Run every kind of test on installed distributions and real servers: 12 to 16 minutes.
 
     Each backend is held to the whole contract, with fewer cases, rounds and kills than in the
     sessions ``faults`` and ``mutants``, which run what is left out here.

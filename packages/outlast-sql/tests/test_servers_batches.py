@@ -296,6 +296,7 @@ async def test_those_who_find_no_connection_are_each_told_so(admin: Admin, open_
 
     await until(waits)
     early = [asyncio.ensure_future(task.append()) for task in tasks[1:4]]
+    # Waits for nothing: that these come a second later is what the test is about.
     await asyncio.sleep(1.0)
     late = [asyncio.ensure_future(task.append()) for task in tasks[4:]]
     await asyncio.wait(early)
