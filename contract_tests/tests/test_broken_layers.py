@@ -55,11 +55,12 @@ class CallsUnknownUnavailable(DriverBackend):
         self._persistence = self.Persistence(self._records, self._initialize)
 
 
-def broken(clause: str) -> set[str | None]:
-    """The clauses that checks of a clause find broken on the memory backend."""
+def is_found(clause: str) -> bool:
+    """Whether some check of a clause finds it broken on the memory backend, whose own tests show
+    that none does so without the defect.
+    """
     checks = [check for check in select_checks(clauses=[clause]) if "driver" in check.needs]
-    assert checks
-    return {run_check_sync(check, MemoryHarness).clause for check in checks} - {None}
+    return any(run_check_sync(check, MemoryHarness).clause == clause for check in checks)
 
 
 LAYERS: dict[type[DriverBackend], str] = {
@@ -76,7 +77,7 @@ def test_a_broken_layer_is_found(
 ) -> None:
     """By the clause that it breaks."""
     monkeypatch.setattr(replies, "DriverBackend", layer)
-    assert LAYERS[layer] in broken(LAYERS[layer])
+    assert is_found(LAYERS[layer])
 
 
 ATTEMPTS: dict[str, tuple[int, str]] = {
@@ -92,12 +93,7 @@ def test_retries_are_counted(defect: str, monkeypatch: pytest.MonkeyPatch) -> No
     attempts, clause = ATTEMPTS[defect]
     monkeypatch.setattr(calls, "MAX_ATTEMPTS", attempts)
     monkeypatch.setattr(calls, "backoff", lambda attempt: 0.0)
-    assert clause in broken(clause)
-
-
-def test_the_layer_as_it_is_passes() -> None:
-    """None of these clauses is found broken otherwise."""
-    assert [broken(clause) for clause in ("P1", "E2", "E5", "E6")] == [set()] * 4
+    assert is_found(clause)
 
 
 class Secretive(Harness):

@@ -87,13 +87,15 @@ def _opens(harness: type) -> bool:
 
 def _make_test(
     check: Check, make_harness: Callable[[], Harness], settings: Settings | None
-) -> Callable[[object, Callable[[str, object], None]], None]:
-    def test(self: object, record_property: Callable[[str, object], None]) -> None:
+) -> Callable[[object, pytest.FixtureRequest], None]:
+    def test(self: object, request: pytest.FixtureRequest) -> None:
         chosen = settings or Settings.from_environment()
         result = run_check_sync(check, make_harness, chosen)
-        _record(result, record_property)
+        # Not by `record_property`, which warns in every test that is written to a JUnit file.
+        request.node.user_properties += _properties(result)
         if reports_folder() is not None:
-            record_property("outlast_more", more_of(result, make_harness, chosen))
+            more = more_of(result, make_harness, chosen)
+            request.node.user_properties.append(("outlast_more", more))
         if result.status == "not run":
             pytest.skip(f"NOT RUN: {result.detail}")
         if result.status == "failed" and missing_in(result.detail):
@@ -109,13 +111,15 @@ def _make_test(
     return test
 
 
-def _record(result: Result, record_property: Callable[[str, object], None]) -> None:
-    """Hand the result to the plugin's summary, also from a worker of pytest-xdist."""
-    record_property("outlast_check", result.check.name)
-    record_property("outlast_status", result.status)
-    record_property("outlast_clause", result.clause or "")
-    record_property("outlast_detail", result.detail)
-    record_property("outlast_notes", json.dumps(result.notes))
+def _properties(result: Result) -> list[tuple[str, object]]:
+    """The result for the plugin's summary, also from a worker of pytest-xdist."""
+    return [
+        ("outlast_check", result.check.name),
+        ("outlast_status", result.status),
+        ("outlast_clause", result.clause or ""),
+        ("outlast_detail", result.detail),
+        ("outlast_notes", json.dumps(result.notes)),
+    ]
 
 
 class _Guarded(type):
