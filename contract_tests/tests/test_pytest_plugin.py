@@ -106,9 +106,7 @@ def test_a_third_party_needs_no_settings(tmp_path: Path, processes: str) -> None
     """A harness of one method is enough, without any plugin for asyncio, under pytest-xdist, too,
     and with a JUnit file, whose warnings would be errors here.
     """
-    done = project(
-        tmp_path, USER, "-rs", "-n", processes, "-W", "error", "--junitxml=report.xml"
-    )
+    done = project(tmp_path, USER, "-rs", "-n", processes, "-W", "error", "--junitxml=report.xml")
     assert done.returncode == 0, done.stdout + done.stderr
     assert 'name="outlast_status" value="passed"' in (tmp_path / "report.xml").read_text()
     assert "contract: test_project.py::TestContract" in done.stdout

@@ -48,6 +48,13 @@ def expect_equal(found: object, wanted: object, what: str, *, clause: str | None
         raise Violation(f"{what}: {difference}", clause)
 
 
+async def begin(call: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    """Make a call in a task that may be cancelled before its first step: made outside of it, the
+    call would be one that nobody awaits, of which Python warns.
+    """
+    return await call()
+
+
 async def error_of(call: Awaitable[object]) -> OutlastError | None:
     """The error that a call ended with, or ``None`` if it was done.
 
@@ -197,6 +204,7 @@ def _show(value: object) -> str:
 
 
 __all__ = [
+    "begin",
     "LogLines",
     "NotRun",
     "Violation",

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from functools import partial
 from typing import Any
 
 import outlast
@@ -11,7 +12,7 @@ from outlast.contracts import DriverBackend
 from outlast.contracts.claim import new_claim_id
 from outlast.driver import Entry, Scope
 from outlast_contract.engine import Context, check, check_each
-from outlast_contract.expect import expect, expect_equal
+from outlast_contract.expect import begin, expect, expect_equal
 from outlast_contract.mutations import (
     MUTATIONS,
     Image,
@@ -121,19 +122,16 @@ async def a_cancelled_read_disturbs_no_other(context: Context) -> None:
         lambda: tasks.claim_task(context.new_id("new")),
     ]
 
-    async def call(read: Callable[[], Awaitable[object]]) -> None:
-        await read()
-
     for read in reads:
         for turns in _moments():
-            struck = await cancelled_after(call(read), turns)
+            struck = await cancelled_after(begin(read), turns)
             scope = context.rng.choice(list(images))
             await expect_image(client, scope, images[scope], f"a read after one cut at {turns}")
             if not struck:
                 break
     for turns in (*range(8), 16, 32):
         others = [asyncio.ensure_future(image(client, scope)) for scope in (*images, *images)]
-        victims = [asyncio.ensure_future(call(read)) for read in reads[:4]]
+        victims = [asyncio.ensure_future(begin(read)) for read in reads[:4]]
         for _ in range(turns):
             await asyncio.sleep(0)
         for victim in victims:
@@ -184,7 +182,7 @@ async def many_cancelled_appends_leave_a_clean_log(context: Context) -> None:
         ]
         calls = [
             asyncio.ensure_future(
-                _call(client.persistence.append_api_message(task_id, message, claim=owner))
+                begin(partial(client.persistence.append_api_message, task_id, message, claim=owner))
             )
             for message in messages
         ]
@@ -207,10 +205,6 @@ async def many_cancelled_appends_leave_a_clean_log(context: Context) -> None:
         found = [message.id for message in await other.persistence.load_api_messages(task_id)]
         wanted = sorted(message.id for message in messages)
         expect_equal(sorted(found), wanted, "the log after repeating all", clause="A2")
-
-
-async def _call(call: Awaitable[object]) -> None:
-    await call
 
 
 @check("X1", "C7")
@@ -247,7 +241,7 @@ async def a_refusal_that_nobody_waits_for_is_not_unhandled(context: Context) -> 
 async def _cancel_everywhere(call: Callable[[], Awaitable[object]]) -> None:
     """Cancel a call at one moment after the other, until it ends before that."""
     for turns in _moments():
-        task = asyncio.ensure_future(_begin(call))
+        task = asyncio.ensure_future(begin(call))
         for _ in range(turns):
             await asyncio.sleep(0)
         struck = task.cancel()
@@ -257,10 +251,6 @@ async def _cancel_everywhere(call: Callable[[], Awaitable[object]]) -> None:
             task.exception()  # The refusal itself, or Python reports it as ours.
         if not struck:
             break
-
-
-async def _begin(call: Callable[[], Awaitable[object]]) -> None:
-    await call()
 
 
 @contextlib.contextmanager

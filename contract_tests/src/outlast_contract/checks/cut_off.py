@@ -8,7 +8,7 @@ import outlast
 from outlast.driver import Scope
 from outlast.errors import OutcomeUnknownError, UnavailableError
 from outlast_contract.engine import Context, check, check_each
-from outlast_contract.expect import error_of, eventually, expect
+from outlast_contract.expect import begin, error_of, eventually, expect
 from outlast_contract.faults import Delay, Fault, Hold, Slow
 from outlast_contract.faults.endings import judge
 from outlast_contract.faults.strikes import places
@@ -99,7 +99,7 @@ async def a_read_cancelled_at_an_exchange_disturbs_no_other(context: Context) ->
             for number in range(3):
                 hold = Hold(delivered=delivered)
                 network.script.arm(hold)
-                call = asyncio.ensure_future(_call(read))
+                call = asyncio.ensure_future(begin(read))
                 await hold.arrived_or(call)
                 network.script.disarm()
                 if not hold.has_arrived:  # It asks nobody.
@@ -117,10 +117,6 @@ async def a_read_cancelled_at_an_exchange_disturbs_no_other(context: Context) ->
                 found = await asyncio.gather(*(image(client, scope) for scope in images))
                 expect(found == list(images.values()), f"reads after {what} were mixed up")
                 await release
-
-
-async def _call(read: Callable[[], Awaitable[object]]) -> None:
-    await read()
 
 
 _LATE: Final[dict[str, Fault]] = {
