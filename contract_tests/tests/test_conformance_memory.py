@@ -7,4 +7,5 @@ from outlast_contract.stores import MemoryHarness
 # There is no server, and no other process that could see it.
 LACKS: list[Need] = [*NO_SERVER, "same store in processes"]
 
-TestContract = contract_suite(MemoryHarness, lacks=LACKS)
+# Of each check all cases, in short runs too: they take no time.
+TestContract = contract_suite(MemoryHarness, lacks=LACKS, cases=1000)

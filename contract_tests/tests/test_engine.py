@@ -196,6 +196,16 @@ def test_the_environment_gives_defaults(monkeypatch: pytest.MonkeyPatch) -> None
     assert (settings.seed, settings.rounds, settings.kills) == (4, Settings().rounds, 50)
 
 
+@pytest.mark.parametrize("text", ["many", "1.5"])
+def test_what_is_no_number_in_the_environment_is_said(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the variable's name."""
+    monkeypatch.setenv("OUTLAST_CONTRACT_KILLS", text)
+    with pytest.raises(ValueError, match=f"OUTLAST_CONTRACT_KILLS .* not '{text}'"):
+        Settings.from_environment()
+
+
 async def test_heavy_checks_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are not run then, with the reason, and all others are."""
 

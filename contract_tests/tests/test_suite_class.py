@@ -38,7 +38,9 @@ def test_tiers_can_be_chosen() -> None:
 
 
 @pytest.mark.parametrize("cases", [1, 2, 6])
-def test_some_cases_of_each_check_can_be_chosen(cases: int) -> None:
+def test_some_cases_of_each_check_can_be_chosen(
+    cases: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No check is without a case; of many the first is there, and of several the last."""
     chosen, every = select_checks(cases=cases), select_checks()
     families = {check.family for check in every}
@@ -49,8 +51,10 @@ def test_some_cases_of_each_check_can_be_chosen(cases: int) -> None:
         assert len(taken) == len(set(taken)) == min(cases, len(there))
         assert taken[0] is there[0]
         assert cases == 1 or taken[-1] is there[-1]
-    suite = contract_suite(MemoryHarness, cases=cases)
-    assert sorted(names_of(suite)) == sorted(check.test_name for check in chosen)
+    names = sorted(check.test_name for check in chosen)
+    assert sorted(names_of(contract_suite(MemoryHarness, cases=cases))) == names
+    monkeypatch.setenv("OUTLAST_CONTRACT_CASES", str(cases))
+    assert sorted(names_of(contract_suite(MemoryHarness))) == names
 
 
 def test_no_case_at_all_is_refused() -> None:

@@ -51,6 +51,15 @@ Body = Callable[["Context"], Awaitable[None]]
 CaseT = TypeVar("CaseT")
 
 
+def number_in(variable: str) -> int | None:
+    """The whole number in a variable of the environment; ``None``: it is empty, or not there."""
+    text = os.environ.get(variable, "")
+    try:
+        return int(text) if text else None
+    except ValueError:
+        raise ValueError(f"{variable} must be a whole number, not {text!r}") from None
+
+
 @dataclass(frozen=True)
 class Settings:
     """How much is done, and with which random numbers.
@@ -90,11 +99,10 @@ class Settings:
         values: dict[str, Any] = {}
         for name in ("seed", "rounds", "kills"):
             value = given.get(name)
-            text = os.environ.get(f"OUTLAST_CONTRACT_{name.upper()}")
+            if value is None:
+                value = number_in(f"OUTLAST_CONTRACT_{name.upper()}")
             if value is not None:
                 values[name] = value
-            elif text:
-                values[name] = int(text)
         if os.environ.get("OUTLAST_CONTRACT_THOROUGH", "0") not in ("", "0"):
             values |= {"thorough": True, "time_limit": 300.0}
         values["heavy"] = os.environ.get("OUTLAST_CONTRACT_HEAVY", "1") != "0"

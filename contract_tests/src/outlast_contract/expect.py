@@ -204,10 +204,10 @@ def _show(value: object) -> str:
 
 
 __all__ = [
-    "begin",
     "LogLines",
     "NotRun",
     "Violation",
+    "begin",
     "error_of",
     "eventually",
     "expect",

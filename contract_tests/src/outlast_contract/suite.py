@@ -12,6 +12,7 @@ from outlast_contract.engine import (
     Need,
     Result,
     Settings,
+    number_in,
     run_check_sync,
     select_checks,
 )
@@ -49,7 +50,8 @@ def contract_suite(
         settings: Seed, rounds and kills; see `Settings.from_environment` for the defaults.
         xfail: Names of tests that are known to fail, with the reason for each.
         cases: For runs that are short: of a check that is there for many cases, such as once for
-            each mutation, take so many, spread evenly. Run all of them elsewhere.
+            each mutation, take so many, spread evenly. Run all of them elsewhere. By default
+            ``OUTLAST_CONTRACT_CASES``, or all.
         lacks: What the store can never offer, such as ``endpoints`` if it has no server: tests
             that need it are left out, instead of skipped. So are heavy ones that ``settings``
             exclude.
@@ -59,7 +61,7 @@ def contract_suite(
     expected = dict(xfail or {})
     tests: dict[str, Any] = {}
     without = frozenset(lacks)
-    for check in select_checks(tiers=tiers, cases=cases):
+    for check in select_checks(tiers=tiers, cases=_cases() if cases is None else cases):
         if check.needs & without or (check.heavy and settings is not None and not settings.heavy):
             continue
         test = _make_test(check, make_harness, settings)
@@ -78,6 +80,11 @@ def contract_suite(
         GUARD: _guard,
     }
     return _Guarded("ContractSuite", (), body)
+
+
+def _cases() -> int | None:
+    """``None``: all."""
+    return number_in("OUTLAST_CONTRACT_CASES")
 
 
 def _opens(harness: type) -> bool:

@@ -62,23 +62,24 @@ class MotorHarness(MongoHarness):
         return made
 
 
-# The short classes take some of the cases of a check, the long ones all. What another client does
-# differently is the way to the server.
-LESS = dataclasses.replace(Settings.from_environment(), rounds=3, kills=2, listed=300, heavy=False)
 KNOWN = {
     "test_e3_unknown_options_are_refused": "a client that is passed in takes no options at all",
 }
 
-TestPyMongo = contract_suite(PyMongoHarness, cases=4, lacks=["http", "secret", "server faults"])
-TestMotor = contract_suite(
-    MotorHarness,
-    tiers=["contract", "race"],
-    settings=LESS,
-    xfail=KNOWN,
-    cases=2,
-    lacks=["secret"],
-)
-
 if Settings.from_environment().thorough:  # Thousands of tests, which take long to collect, too.
-    TestAllOfPyMongo = pytest.mark.long(contract_suite(PyMongoHarness))
-    TestAllOfMotor = pytest.mark.long(contract_suite(MotorHarness, xfail=KNOWN))
+    TestPyMongo = contract_suite(PyMongoHarness)
+    TestMotor = contract_suite(MotorHarness, xfail=KNOWN)
+else:
+    SOME = dataclasses.replace(Settings.from_environment(), rounds=3, kills=2, listed=300)
+    TestPyMongo = contract_suite(
+        PyMongoHarness, settings=SOME, lacks=["http", "secret", "server faults"]
+    )
+    # What another client does differently is the way to the server.
+    TestMotor = contract_suite(
+        MotorHarness,
+        tiers=["contract", "race"],
+        settings=dataclasses.replace(SOME, heavy=False),
+        xfail=KNOWN,
+        cases=1,
+        lacks=["secret"],
+    )

@@ -26,14 +26,14 @@ def shared() -> Harness:
     return harness
 
 
-# boto3 takes a millisecond or two of the processor for each request, whatever is in it: the short
-# classes take some of the cases of a check, the long one all.
-LESS = dataclasses.replace(Settings.from_environment(), rounds=2, kills=2, listed=300, heavy=False)
-
-TestContract = contract_suite(shared, tiers=["contract", "race"], settings=LESS, cases=3)
-TestFaults = contract_suite(
-    shared, tiers=["faults"], settings=LESS, cases=1, lacks=["server faults"]
-)
-
 if Settings.from_environment().thorough:  # Thousands of tests, which take long to collect, too.
-    TestAllOfIt = pytest.mark.long(contract_suite(shared))
+    TestContract = contract_suite(shared)
+else:
+    # boto3 takes a millisecond or two of the processor for each request, whatever is in it.
+    LESS = dataclasses.replace(
+        Settings.from_environment(), rounds=2, kills=2, listed=300, heavy=False
+    )
+    TestContract = contract_suite(shared, tiers=["contract", "race"], settings=LESS, cases=2)
+    TestFaults = contract_suite(
+        shared, tiers=["faults"], settings=LESS, cases=1, lacks=["server faults"]
+    )

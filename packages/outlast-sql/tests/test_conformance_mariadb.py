@@ -7,8 +7,7 @@ from outlast_contract import Settings, contract_suite
 
 pytestmark = [pytest.mark.sql, pytest.mark.server]
 
-# Some of the cases of each check, and all of them in long runs.
-TestMariadb = contract_suite(MariadbHarness, cases=4, lacks=["http", "server faults"])
-
 if Settings.from_environment().thorough:  # Thousands of tests, which take long to collect, too.
-    TestAllOfMariadb = pytest.mark.long(contract_suite(MariadbHarness))
+    TestMariadb = contract_suite(MariadbHarness)
+else:
+    TestMariadb = contract_suite(MariadbHarness, lacks=["http", "server faults"])
