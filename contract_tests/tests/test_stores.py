@@ -2,6 +2,7 @@
 
 import secrets
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -55,3 +56,22 @@ async def test_what_is_stored_is_seen_until_it_is_deleted_and_swept(
         await tasks.append_api_message(marker, message)
         await harness.wipe(namespace)
         assert not [name for name, data in await harness.raw(namespace) if marker.encode() in data]
+
+
+def test_what_boto3_finds_by_itself_is_a_secret_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys of the environment, so that nothing that is verified by them may show them (E4)."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "public")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden one")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "hidden two")
+    assert set(harness_for("s3://bucket")().secrets()) == {"hidden one", "hidden two"}
+    given = {"aws_access_key_id": "own", "aws_secret_access_key": "hidden three"}
+    assert set(harness_for("s3://bucket", **given)().secrets()) == {"hidden three"}
+
+
+def test_a_profile_that_is_not_there_is_left_to_opening(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A harness of it can be asked all the same."""
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    assert harness_for("s3://bucket?profile=nobody")().secrets() == []

@@ -3,7 +3,7 @@
 import asyncio
 import atexit
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from importlib import import_module
@@ -15,6 +15,7 @@ from outlast_contract.harness import UrlHarness
 # Neither has types.
 _boto3: Any = import_module("boto3")
 _Config: Any = import_module("botocore.config").Config
+_BotoCoreError: Any = import_module("botocore.exceptions").BotoCoreError
 
 _CREDENTIALS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _SETTINGS = (*_CREDENTIALS, "endpoint_url", "region", "profile", "addressing_style")
@@ -39,10 +40,20 @@ class S3Harness(UrlHarness):
         """Remove all objects of the namespace, in a few requests whatever their number."""
         await asyncio.to_thread(_remove, self._place(namespace))
 
+    def secrets(self) -> Sequence[str]:
+        """Those of the URL and the options, or what boto3 finds by itself."""
+        settings = self._settings()
+        if _CREDENTIALS[0] in settings:
+            return super().secrets()
+        return [*super().secrets(), *_found_secrets(settings.get("profile"))]
+
+    def _settings(self) -> dict[str, str]:
+        given = {**dict(parse_qsl(urlsplit(str(self.url)).query)), **self.options}
+        return {name: str(given[name]) for name in _SETTINGS if given.get(name)}
+
     def _place(self, namespace: str) -> "_Place":
         parts = urlsplit(str(self.url))
-        settings = {**dict(parse_qsl(parts.query)), **self.options}
-        known = {name: str(settings[name]) for name in _SETTINGS if settings.get(name)}
+        known = self._settings()
         prefix = f"{parts.path.strip('/')}/" if parts.path.strip("/") else ""
         folder = f"{prefix}{sha256(namespace.encode()).hexdigest()[:32]}/"
         return _Place(_client(os.getpid(), **known), parts.netloc, folder)
@@ -58,6 +69,18 @@ class _Place(NamedTuple):
         listing = self.client.get_paginator("list_objects_v2")
         for page in listing.paginate(Bucket=self.bucket, Prefix=self.folder):
             yield [str(entry["Key"]) for entry in page.get("Contents", ())]
+
+
+def _found_secrets(profile: str | None) -> tuple[str, ...]:
+    """Of the environment, of a file, or of wherever else boto3 looks for them."""
+    try:
+        found = _boto3.Session(profile_name=profile).get_credentials()
+        keys = found and found.get_frozen_credentials()
+    except _BotoCoreError:  # Opening the store says what is wrong.
+        keys = None
+    if keys is None:
+        return ()
+    return tuple(str(key) for key in (keys.secret_key, keys.token) if key)
 
 
 @lru_cache
