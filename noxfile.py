@@ -56,7 +56,7 @@ BENCH = (
 FEWER = {
     "OUTLAST_CONTRACT_CASES": "2",
     "OUTLAST_CONTRACT_ROUNDS": "3",
-    "OUTLAST_CONTRACT_KILLS": "3",
+    "OUTLAST_CONTRACT_KILLS": "2",
 }
 """For the contract suite, where it is run often."""
 SPHINX = ("furo", "myst-parser", "sphinx")

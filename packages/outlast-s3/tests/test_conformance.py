@@ -33,7 +33,7 @@ else:
     LESS = dataclasses.replace(
         Settings.from_environment(), rounds=2, kills=2, listed=300, heavy=False
     )
-    TestContract = contract_suite(shared, tiers=["contract", "race"], settings=LESS, cases=2)
+    TestContract = contract_suite(shared, tiers=["contract", "race"], settings=LESS, cases=1)
     TestFaults = contract_suite(
         shared, tiers=["faults"], settings=LESS, cases=1, lacks=["server faults"]
     )

@@ -106,7 +106,7 @@ async def a_task_that_stays_is_listed_once(context: Context) -> None:
 
     async def watch() -> None:
         try:
-            for _ in range(6):
+            for _ in range(6 if context.settings.thorough else 3):
                 found = await _ids(client.persistence.iter_task_states())
                 _once(found, staying, "iter_task_states beside creation and deletion")
                 running = await client.persistence.list_task_states(
