@@ -134,7 +134,14 @@ class LogsIt(Secretive):
             await super().open()
 
 
-TALKATIVE: tuple[type[Secretive], ...] = (ShowsItInErrors, ShowsItInRepr, LogsIt)
+class DecodesIt(Secretive):
+    """The repr shows it as it is, where the URL has it percent-encoded."""
+
+    url = "memory://user:ge%68eim@host"
+    backend_class = ShowsItInRepr.backend_class
+
+
+TALKATIVE: tuple[type[Secretive], ...] = (ShowsItInErrors, ShowsItInRepr, LogsIt, DecodesIt)
 
 
 @pytest.mark.parametrize("harness", [Secretive, *TALKATIVE], ids=lambda value: value.__name__)

@@ -1,7 +1,9 @@
 """The command ``outlast-contract``: what it runs, writes, prints and returns."""
 
+import contextlib
 import json
 import secrets
+import sqlite3
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -117,12 +119,20 @@ def test_bad_environment_ends_with_2(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_file_store_is_left_without_data(tmp_path: Path) -> None:
-    """The command works in namespaces of its own and removes what it stored in them."""
+    """The command works in namespaces of its own and removes them."""
     store = tmp_path / "store"
-    assert run(f"file://{store}", "--clause", "A10", "--clause", "S5") == 0
-    left = b"".join(path.read_bytes() for path in store.rglob("*") if path.is_file())
-    assert b"api_message" not in left
-    assert b"task_state" not in left
+    assert run(f"file://{store}", "--clause", "A10", "--clause", "I5", "--clause", "C5") == 0
+    assert [path.name for path in store.iterdir()] == ["outlast.json"]
+
+
+def test_a_database_is_left_without_rows(tmp_path: Path) -> None:
+    """Not even what outlives a sweep stays of a namespace that nobody will use again."""
+    store = tmp_path / "store.db"
+    assert run(f"sqlite:///{store}", "--clause", "A10", "--clause", "I5", "--clause", "C5") == 0
+    with contextlib.closing(sqlite3.connect(store)) as database:
+        tables = ("floor", "scope", "register", "entry")
+        counts = [database.execute(f"SELECT COUNT(*) FROM outlast_{name}") for name in tables]
+        assert [count.fetchone() for count in counts] == [(0,)] * 4
 
 
 def test_it_works_without_pytest() -> None:

@@ -196,11 +196,11 @@ def test_the_environment_gives_defaults(monkeypatch: pytest.MonkeyPatch) -> None
     assert (settings.seed, settings.rounds, settings.kills) == (4, Settings().rounds, 50)
 
 
-@pytest.mark.parametrize("text", ["many", "1.5"])
-def test_what_is_no_number_in_the_environment_is_said(
+@pytest.mark.parametrize("text", ["many", "1.5", "0", "-3"])
+def test_what_is_no_count_in_the_environment_is_said(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the variable's name."""
+    """With the variable's name: without a round, races would pass."""
     monkeypatch.setenv("OUTLAST_CONTRACT_KILLS", text)
     with pytest.raises(ValueError, match=f"OUTLAST_CONTRACT_KILLS .* not '{text}'"):
         Settings.from_environment()

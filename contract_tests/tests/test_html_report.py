@@ -16,6 +16,7 @@ from outlast_contract import Report, cli, subject
 from outlast_contract.badge import badge, badge_text
 from outlast_contract.clauses import CLAUSES, GROUPS, HEADLINES, OUT_OF_REACH
 from outlast_contract.engine import Check, Result, run_check_sync, select_checks
+from outlast_contract.harness import secrets_of
 from outlast_contract.html_report import html_report
 from outlast_contract.html_timeline import duration, timeline
 from outlast_contract.latency import latency
@@ -29,7 +30,7 @@ from outlast_contract.recording import (
     recorded,
     watched,
 )
-from outlast_contract.report_files import FORMATS, secrets_of
+from outlast_contract.report_files import FORMATS
 from outlast_contract.stores import MemoryHarness
 
 EVIL = "<script>alert('x')</script> & \"quoted\" \x00\x1b[31m\ud800 ]]> --> </style>"

@@ -54,8 +54,13 @@ async def test_what_is_stored_is_seen_until_it_is_deleted_and_swept(
         left += [name for name, _ in await harness.raw(namespace) if marker in name]
         assert left == []
         await tasks.append_api_message(marker, message)
-        await harness.wipe(namespace)
-        assert not [name for name, data in await harness.raw(namespace) if marker.encode() in data]
+        await backend.sweep(older_than=timedelta(0))
+    await harness.wipe(namespace)
+    # Nor what outlives a sweep. Entries without a scope may be a neighbour's on an SQL server.
+    left = [name for name, _ in await harness.raw(namespace)]
+    assert [
+        name for name in left if not name.startswith(("outlast_register", "outlast_entry"))
+    ] == []
 
 
 def test_what_boto3_finds_by_itself_is_a_secret_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,8 +32,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="outlast-contract",
         description="Hold a storage backend of outlast to its contract, clause by clause. It "
-        "writes to random namespaces of its own in the store, and empties them; what a store keeps "
-        "of an empty namespace stays.",
+        "writes to random namespaces of its own in the store, and removes them; what a store of "
+        "another family keeps of an empty namespace stays.",
         epilog="Exit code 0: something was executed and no clause failed; 1: a clause failed, or "
         "nothing was executed; 2: the store or the arguments cannot be used, or a report "
         "cannot be written.",
@@ -116,7 +116,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         )
         settings = settings.extended(thorough=options.thorough, server_faults=options.server_faults)
     except ValueError as error:
-        parser.error(f"OUTLAST_CONTRACT_SEED, _ROUNDS and _KILLS are integers: {error}")
+        parser.error(str(error))
     if (options.url is None) == (options.harness is None):
         parser.error("give a store: its URL, or --harness")
     try:

@@ -51,13 +51,23 @@ Body = Callable[["Context"], Awaitable[None]]
 CaseT = TypeVar("CaseT")
 
 
-def number_in(variable: str) -> int | None:
-    """The whole number in a variable of the environment; ``None``: it is empty, or not there."""
+def number_in(variable: str, least: int | None = 1) -> int | None:
+    """The whole number in a variable of the environment; ``None``: it is empty, or not there.
+
+    Raises:
+        ValueError: It is none, or less than ``least``.
+    """
     text = os.environ.get(variable, "")
+    if not text:
+        return None
+    wanted = "a whole number" if least is None else f"a whole number from {least} on"
     try:
-        return int(text) if text else None
+        number = int(text)
+        if least is None or number >= least:
+            return number
     except ValueError:
-        raise ValueError(f"{variable} must be a whole number, not {text!r}") from None
+        pass
+    raise ValueError(f"{variable} must be {wanted}, not {text!r}")
 
 
 @dataclass(frozen=True)
@@ -100,7 +110,8 @@ class Settings:
         for name in ("seed", "rounds", "kills"):
             value = given.get(name)
             if value is None:
-                value = number_in(f"OUTLAST_CONTRACT_{name.upper()}")
+                variable = f"OUTLAST_CONTRACT_{name.upper()}"
+                value = number_in(variable, least=None if name == "seed" else 1)
             if value is not None:
                 values[name] = value
         if os.environ.get("OUTLAST_CONTRACT_THOROUGH", "0") not in ("", "0"):

@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Any, ClassVar, Final, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import outlast
 from outlast.contracts import DriverBackend
 from outlast.driver import LOGS, PRIMARY, Entry, Index, Scope, Where
 from outlast.errors import OutlastError
+from outlast.url import redact
 from outlast_contract.expect import NotRun
 from outlast_contract.faults.endpoints import Endpoints, endpoints_of
 from outlast_contract.faults.endpoints import moved as moved_to
@@ -140,7 +141,7 @@ class Harness:
     def secrets(self) -> Sequence[str]:
         """What must never be shown: the password in ``url``, and secrets among ``options``."""
         named = [str(value) for name, value in self.options.items() if _SECRET.search(name)]
-        return [*named, *filter(None, (urlsplit(self.url or "").password,))]
+        return [*named, *sorted(secrets_of(self.url or ""))]
 
     def server_faults(self) -> Mapping[str, Callable[[], Awaitable[object]]]:
         """What can be done to the server as a whole, which its other users would notice but which
@@ -209,6 +210,17 @@ class Harness:
             else:
                 await _wipe_by_contract(backend)
             await backend.sweep(older_than=timedelta(0))
+
+
+def secrets_of(url: str) -> set[str]:
+    """The passwords and keys in a URL, as they are written there and decoded."""
+    shown = redact(url)
+    parts = urlsplit(url)
+    values = [parts.password or ""]
+    values += [value for _, value in parse_qsl(parts.query) if value and value not in shown]
+    found = {form for value in values for form in (value, unquote(value))}
+    # What is shorter would blot out half of the report.
+    return {text for text in found if len(text) >= 3}
 
 
 class UrlHarness(Harness):

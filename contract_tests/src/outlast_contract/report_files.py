@@ -4,9 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping
 from typing import Final
-from urllib.parse import parse_qsl, unquote, urlsplit
 
-from outlast.url import redact
 from outlast_contract.badge import badge
 from outlast_contract.html_report import html_report
 from outlast_contract.report import Report
@@ -35,15 +33,4 @@ def written(report: Report, options: argparse.Namespace) -> bool:
     return True
 
 
-def secrets_of(url: str) -> set[str]:
-    """The passwords and keys in a URL, as they are written there and decoded."""
-    shown = redact(url)
-    parts = urlsplit(url)
-    values = [parts.password or ""]
-    values += [value for _, value in parse_qsl(parts.query) if value and value not in shown]
-    found = {form for value in values for form in (value, unquote(value))}
-    # What is shorter would blot out half of the report.
-    return {text for text in found if len(text) >= 3}
-
-
-__all__ = ["FORMATS", "secrets_of", "written"]
+__all__ = ["FORMATS", "written"]

@@ -10,7 +10,6 @@ from typing import Any
 from outlast.errors import ConfigurationError
 from outlast.url import redact
 from outlast_contract.harness import Harness
-from outlast_contract.report_files import secrets_of
 from outlast_contract.stores import harness_for
 
 
@@ -35,8 +34,7 @@ class Subject:
         """The store at a URL."""
         shown = redact(url)
         make = harness_for(url)
-        secrets = {*secrets_of(url), *_secrets(make())}
-        return cls(make, shown, repr(shown), frozenset(secrets))
+        return cls(make, shown, repr(shown), frozenset(_secrets(make())))
 
     @classmethod
     def of_harness(cls, name: str) -> "Subject":

@@ -29,11 +29,15 @@ async def versions_of(harness: Harness, run: str) -> Mapping[str, str]:
 
     ``run``: part of the name of the namespace.
     """
+    namespace = f"oc-{run}-{secrets.token_hex(6)}"
     await harness.start()
     try:
-        async with await harness.open(f"oc-{run}-{secrets.token_hex(6)}") as backend:
+        async with await harness.open(namespace) as backend:
             await backend.ping()
-            return await _store_versions(harness, backend)
+            found = await _store_versions(harness, backend)
+        if not harness.is_temporary:
+            await harness.wipe(namespace)
+        return found
     finally:
         await harness.stop()
 

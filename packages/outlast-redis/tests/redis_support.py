@@ -101,6 +101,9 @@ class DecodingHarness(RedisHarness):
     async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
         return await self._by_url.raw(namespace)
 
+    async def wipe(self, namespace: str) -> None:
+        await self._by_url.wipe(namespace)
+
     def server_faults(self) -> Mapping[str, Callable[[], Awaitable[object]]]:
         return self._by_url.server_faults()
 

@@ -2,8 +2,10 @@
 
 import asyncio
 import secrets
+import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
+from hashlib import sha256
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -46,6 +48,12 @@ class FileHarness(UrlHarness):
         root = Path(unquote(urlsplit(self.url or "").path))
         return await asyncio.to_thread(lambda: list(_files(root)))
 
+    async def wipe(self, namespace: str) -> None:
+        """The namespace's folder goes as a whole."""
+        root = Path(unquote(urlsplit(self.url or "").path))
+        folder = root / f"ns-{sha256(namespace.encode()).hexdigest()}"
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
 
 def _files(root: Path) -> Iterator[tuple[str, bytes]]:
     for path in sorted(root.rglob("*")):
@@ -74,8 +82,27 @@ class SqliteHarness(UrlHarness):
 
     async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
         """All rows of all tables, those of other namespaces too."""
+        return await asyncio.to_thread(lambda: list(_rows(self._path)))
+
+    async def wipe(self, namespace: str) -> None:
+        """Remove everything, what outlives a sweep included."""
+        await super().wipe(namespace)
+        await asyncio.to_thread(_remove_floor, self._path, namespace)
+
+    @property
+    def _path(self) -> str:
         path = (self.url or "").partition("://")[2].partition("?")[0].removeprefix("/")
-        return await asyncio.to_thread(lambda: list(_rows(unquote(path))))
+        return unquote(path)
+
+
+def _remove_floor(path: str, namespace: str) -> None:
+    connection = sqlite3.connect(path, timeout=10)
+    try:
+        with connection:
+            statement = "DELETE FROM outlast_floor WHERE namespace = ?"
+            connection.execute(statement, (namespace.encode(),))
+    finally:
+        connection.close()
 
 
 def _rows(path: str) -> Iterator[tuple[str, bytes]]:

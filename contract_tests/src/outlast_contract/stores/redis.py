@@ -21,6 +21,20 @@ class RedisHarness(UrlHarness):
         finally:
             await client.aclose()
 
+    async def wipe(self, namespace: str) -> None:
+        """Remove everything, what outlives a sweep included."""
+        await super().wipe(namespace)
+        tag = quote(namespace, safe="")
+        floors = [f"outlast:{{{tag}.{bucket:02x}}}:floor" for bucket in range(256)]
+        client = self._client()
+        try:
+            pipeline = client.pipeline(transaction=False)
+            for key in (f"outlast:{{{tag}}}:format", *floors):
+                pipeline.execute_command("UNLINK", key)
+            await pipeline.execute()
+        finally:
+            await client.aclose()
+
     async def versions(self) -> Mapping[str, str]:
         """The server's, by the name that it gives itself."""
         client = self._client()

@@ -15,7 +15,8 @@ from outlast_contract.harness import UrlHarness
 # Neither has types.
 _boto3: Any = import_module("boto3")
 _Config: Any = import_module("botocore.config").Config
-_BotoCoreError: Any = import_module("botocore.exceptions").BotoCoreError
+_errors: Any = import_module("botocore.exceptions")
+_FAILURES: Any = (_errors.BotoCoreError, _errors.ClientError)
 
 _CREDENTIALS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _SETTINGS = (*_CREDENTIALS, "endpoint_url", "region", "profile", "addressing_style")
@@ -76,7 +77,7 @@ def _found_secrets(profile: str | None) -> tuple[str, ...]:
     try:
         found = _boto3.Session(profile_name=profile).get_credentials()
         keys = found and found.get_frozen_credentials()
-    except _BotoCoreError:  # Opening the store says what is wrong.
+    except _FAILURES:  # Opening the store says what is wrong.
         keys = None
     if keys is None:
         return ()

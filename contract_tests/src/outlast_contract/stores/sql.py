@@ -39,6 +39,16 @@ class _ServerHarness(UrlHarness, abc.ABC):
         finally:
             await close()
 
+    async def wipe(self, namespace: str) -> None:
+        """Remove everything, what outlives a sweep included."""
+        await super().wipe(namespace)
+        fetch, close, mark = await self._connect()
+        try:
+            statement = f"DELETE FROM outlast_floor WHERE namespace = {mark}"  # noqa: S608
+            await fetch(statement, namespace.encode())
+        finally:
+            await close()
+
     async def versions(self) -> Mapping[str, str]:
         """The server's."""
         fetch, close, _ = await self._connect()
@@ -76,6 +86,7 @@ class MysqlHarness(_ServerHarness):
             password=unquote(parts.password or ""),
             database=unquote(parts.path[1:]),
             charset="utf8mb4",
+            autocommit=True,
         )
 
         async def fetch(query: str, *namespace: bytes) -> Sequence[Sequence[Any]]:
