@@ -68,10 +68,6 @@ class ClusterHarness(RedisHarness):
 
     kind = "redis-cluster"
 
-    def endpoints(self) -> Endpoints:
-        """All nodes: whoever asks one is told of the others."""
-        return Endpoints(tuple(self.server.addresses), "redis")
-
 
 class ClosingBackend(RedisBackend):
     """Closes the client that it was given, as its application would."""

@@ -1,7 +1,7 @@
 """MongoDB, read with PyMongo's blocking client."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any
@@ -45,7 +45,7 @@ class MongoHarness(UrlHarness):
                 collection.delete_many(_within(namespace))
 
     @contextmanager
-    def _collections(self) -> Iterator[list[Collection[dict[str, Any]]]]:
+    def _collections(self) -> Generator[list[Collection[dict[str, Any]]]]:
         settings = {name: value for name, value in self.options.items() if name != "driver"}
         with MongoClient[dict[str, Any]](str(self.url), **settings) as client:
             database = client.get_default_database("outlast")

@@ -2,12 +2,16 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib import import_module
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from redis.asyncio import Redis, RedisCluster
 
+from outlast_contract.faults.endpoints import Endpoints, endpoints_of
 from outlast_contract.harness import UrlHarness
+
+_Blocking: Any = import_module("redis").Redis
 
 
 class RedisHarness(UrlHarness):
@@ -78,20 +82,38 @@ class RedisHarness(UrlHarness):
         finally:
             await client.aclose()
 
+    def endpoints(self) -> Endpoints:
+        """Of a cluster all nodes: whoever asks one is told of the others."""
+        if not self._is_cluster:
+            return super().endpoints()
+        one = endpoints_of(self._plain(), {})
+        # Not awaited: asked seldom, and answered at once by a server that was just opened.
+        client: Any = _Blocking.from_url(self._plain(), socket_timeout=5)
+        with client:
+            slots = client.execute_command("CLUSTER SLOTS")
+        nodes = {(_text(node[0]), int(node[1])) for slot in slots for node in slot[2:]}
+        return Endpoints(tuple(sorted(nodes)), one.wire)
+
     @property
     def _is_cluster(self) -> bool:
         parts = urlsplit(self.url or "")
         named = parts.scheme.endswith("+cluster") or "&cluster=true&" in f"&{parts.query}&"
         return named or bool(self.options.get("cluster"))
 
-    def _client(self) -> Any:
+    def _plain(self) -> str:
         parts = urlsplit(self.url or "")
         scheme = parts.scheme.partition("+")[0]
-        plain = urlunsplit((scheme.replace("valkey", "redis"), parts.netloc, parts.path, "", ""))
+        return urlunsplit((scheme.replace("valkey", "redis"), parts.netloc, parts.path, "", ""))
+
+    def _client(self) -> Any:
         authorities = self.options.get("ssl_ca_certs")
         settings = {"ssl_ca_certs": authorities} if authorities else {}
         kind: Any = RedisCluster if self._is_cluster else Redis
-        return kind.from_url(plain, **settings)
+        return kind.from_url(self._plain(), **settings)
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
 
 
 async def keys_of(client: Any, namespace: str) -> AsyncIterator[tuple[str, bytes]]:
