@@ -80,3 +80,15 @@ def test_a_profile_that_is_not_there_is_left_to_opening(
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     assert harness_for("s3://bucket?profile=nobody")().secrets() == []
+
+
+@pytest.mark.server
+def test_a_cluster_tells_all_its_nodes() -> None:
+    """So that proxies can stand before each of them, though the URL names one."""
+    try:
+        server = shared_server("redis-cluster")
+    except ServerUnavailable as error:
+        pytest.skip(f"NOT RUN: {error.reason}")
+    found = harness_for(server.url)().endpoints()
+    assert (set(found.addresses), found.wire) == (set(server.addresses), "redis")
+    assert len(found.addresses) == 3

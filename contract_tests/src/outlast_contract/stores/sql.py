@@ -44,7 +44,7 @@ class _ServerHarness(UrlHarness, abc.ABC):
         await super().wipe(namespace)
         fetch, close, mark = await self._connect()
         try:
-            statement = f"DELETE FROM outlast_floor WHERE namespace = {mark}"  # noqa: S608
+            statement = f"DELETE FROM outlast_floor WHERE namespace = {mark}"  # noqa: S608 - a mark
             await fetch(statement, namespace.encode())
         finally:
             await close()
