@@ -409,3 +409,19 @@ async def test_every_wire_is_understood_on_a_real_server(
         proxy.script.disarm()
         await run(number, 5)
         assert await asyncio.to_thread(count) == base + 4
+
+
+async def test_asking_before_a_body_is_sent_is_a_way_there_and_back_of_its_own() -> None:
+    """P1 counts it: a client with ``Expect: 100-continue`` waits twice for one call."""
+    running = await asyncio.to_thread(server, "s3")
+    head = "PUT /buckets/outlast/asked HTTP/1.1\r\nHost: s3\r\nContent-Length: 1\r\n"
+    async with Proxy((running.addresses[0][0], running.ports[s3.FILER]), "http") as proxy:
+        for asks, header in enumerate(["", "Expect: 100-continue\r\n"]):
+            reader, writer = await asyncio.open_connection(*proxy.address)
+            writer.write(f"{head}{header}\r\n".encode())
+            if asks:
+                assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(b"x")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 20")
+            writer.transport.abort()
+            assert (proxy.script.calls, proxy.script.asked) == (asks + 1, asks)

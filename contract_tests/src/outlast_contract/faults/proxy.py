@@ -123,10 +123,12 @@ class Script:
 
     Attributes:
         calls: How many requests of the application came by.
+        asked: How often it waited to be told that it may send the rest of one.
     """
 
     def __init__(self) -> None:
         self.calls: int = 0
+        self.asked: int = 0
         self._shots: list[Shot] = []
 
     def arm(
@@ -317,6 +319,7 @@ class _Link:
             while data := await self._reader.read(_CHUNK):
                 pieces = self._wire.requests(data)
                 if not pieces and (interim := self._wire.interim(data)):
+                    self._proxy.script.asked += 1
                     await self.to_client(interim)
                 for piece in pieces:
                     if piece.kind == "rest" and self._current is not None:

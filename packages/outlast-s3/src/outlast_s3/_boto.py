@@ -100,7 +100,7 @@ class Settings:
         client = session.client(
             "s3", endpoint_url=self._endpoint_url, region_name=region, config=self._config
         )
-        client.meta.events.register_last("before-call.s3.PutObject", _send_at_once)
+        client.meta.events.register_last("before-call.s3", _send_at_once)
         return client
 
 
