@@ -31,7 +31,7 @@ if Settings.from_environment().thorough:  # Thousands of tests, which take long 
 else:
     # boto3 takes a millisecond or two of the processor for each request, whatever is in it.
     LESS = dataclasses.replace(
-        Settings.from_environment(), rounds=2, kills=2, listed=300, heavy=False
+        Settings.from_environment(), rounds=2, contenders=4, kills=2, listed=300, heavy=False
     )
     TestContract = contract_suite(shared, tiers=["contract", "race"], settings=LESS, cases=1)
     TestFaults = contract_suite(
