@@ -10,7 +10,6 @@ from urllib.parse import unquote, urlsplit
 import asyncmy
 import asyncpg
 
-from outlast_contract.expect import NotRun
 from outlast_contract.harness import ServerControls
 from outlast_contract.servers import shared_server, start_server
 from outlast_contract.stores.sql import MysqlHarness, PostgresHarness
@@ -62,13 +61,16 @@ class AsyncpgHarness(PostgresHarness):
     server_kind = "postgres"
 
     def __init__(self, scheme: str = "postgresql") -> None:
+        self._scheme = scheme
         server = shared_server("postgres")
         place = server.url.partition("@")[2]
         super().__init__(f"{scheme}://outlast:s3cret@{place}")
         self.is_temporary = not server.is_external
 
     async def start_server(self) -> ServerControls:
-        return await asyncio.to_thread(start_server, "postgres")
+        server = await asyncio.to_thread(start_server, "postgres")
+        server.url = f"{self._scheme}://{server.url.partition('://')[2]}"
+        return server
 
 
 class PsycopgHarness(AsyncpgHarness):
@@ -76,9 +78,6 @@ class PsycopgHarness(AsyncpgHarness):
 
     def __init__(self) -> None:
         super().__init__("postgresql+psycopg")
-
-    async def start_server(self) -> ServerControls:
-        raise NotRun("its URL leads to asyncpg, which has run it")
 
 
 class MariadbHarness(MysqlHarness):

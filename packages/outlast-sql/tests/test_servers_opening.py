@@ -246,6 +246,24 @@ async def test_a_wrong_password_is_refused(
             assert "refused the user or the password" in str(error)
 
 
+@pytest.mark.parametrize("library", ["asyncpg", "psycopg"])
+@pytest.mark.parametrize("admin", ["postgres"], indirect=True)
+async def test_what_passes_is_told_from_a_user_who_is_refused(admin: Admin, library: str) -> None:
+    """E2: a call that meets it may be repeated. Users and databases are named in both."""
+    user, name = f"u{os.urandom(6).hex()}", admin.url.rpartition("/")[2]
+    url = changed(admin.url, scheme=f"postgresql+{library}", user=user)
+    assert isinstance(await refusal_of(url), ConfigurationError)
+    await admin.run(f"CREATE ROLE {user} NOLOGIN")
+    assert isinstance(await refusal_of(url), ConfigurationError)
+    for what in (f"ROLE {user} LOGIN", f"DATABASE {name}"):
+        await admin.run(f"ALTER {what} CONNECTION LIMIT 0")
+        error = await refusal_of(url)
+        assert isinstance(error, UnavailableError), error
+        assert "too many connections for" in str(error)
+        await admin.run(f"ALTER {what} CONNECTION LIMIT -1")
+    await admin.run(f"DROP ROLE {user}")
+
+
 @pytest.mark.parametrize("admin", ["postgres"], indirect=True)
 async def test_a_read_only_server_is_refused(admin: Admin, open_on: Open) -> None:
     """F4: a replica would answer with what was; a driver that meets one later says unavailable.

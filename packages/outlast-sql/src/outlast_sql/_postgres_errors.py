@@ -1,5 +1,6 @@
 """Errors of PostgreSQL, by SQLSTATE, become outlast's here (E3)."""
 
+import re
 import ssl
 from typing import Any, Final
 
@@ -30,6 +31,18 @@ _READ_ONLY: Final = "25006"
 _TOO_LARGE: Final = frozenset({"54000"})
 _CORRUPT: Final = frozenset({"XX001", "XX002"})
 _TLS: Final = ("ssl", "tls", "certificate")
+_LEAD: Final = re.compile("(connection failed: )?(connection to server .*? failed: )?")
+"""What psycopg and libpq put before a reason: names of hosts and sockets, which are none."""
+_WORDS: Final = (
+    ("28P01", re.compile(r"FATAL: +\w+ authentication failed|fe_sendauth: no password supplied")),
+    ("28000", re.compile(r"FATAL: +(no pg_hba\.conf entry|pg_hba\.conf rejects)")),
+    ("28000", re.compile(r'FATAL: +role ".*" (does not exist|is not permitted to log in)')),
+    ("28000", re.compile("FATAL: +connection requires a valid client certificate")),
+    ("3D000", re.compile(r'FATAL: +(database ".*" does not exist|no such database)')),
+    ("42501", re.compile("FATAL: +permission denied for database")),
+)
+"""libpq gives no code for what is refused while it connects. Whole sentences, since what passes
+names users and databases, too: ``the database system is starting up``."""
 
 
 def sqlstate_of(error: BaseException) -> tuple[str | None, bool]:
@@ -85,21 +98,16 @@ def translate(error: BaseException, place: str, hint: str, *, sent: bool) -> Out
 def _unanswered(error: BaseException, place: str, text: str, *, sent: bool) -> OutlastError:
     if sent:
         return OutcomeUnknownError(f"{place} did not answer: {text}")
-    if isinstance(error, ssl.SSLError) or any(word in text.lower() for word in _TLS):
+    reason = _LEAD.sub("", text, count=1)
+    for state, words in _WORDS:
+        if words.match(reason):
+            return ConfigurationError(f"{place}: {_DENIED[state]} ({text})")
+    is_refusal = reason.startswith("FATAL: ")
+    is_about_tls = not is_refusal and any(word in reason.lower() for word in _TLS)
+    if isinstance(error, ssl.SSLError) or is_about_tls:
         return ConfigurationError(
             f"{place}: TLS is not set the same way on both sides ({text}); see sslmode"
         )
-    lowered = text.lower()
-    for state, needle in (
-        ("28P01", "password authentication failed"),
-        ("28P01", "no password supplied"),
-        ("28000", "no pg_hba.conf entry"),
-        ("28000", "role"),
-        ("3D000", "database"),
-    ):
-        # libpq gives no code for what is refused while it connects.
-        if needle in lowered and "fatal" in lowered:
-            return ConfigurationError(f"{place}: {_DENIED[state]} ({text})")
     if isinstance(error, (TypeError, ValueError)):
         return ConfigurationError(f"{place} cannot be used: {text}")
     return UnavailableError(f"{place} cannot be reached: {text}")
