@@ -12,7 +12,7 @@ import outlast
 import outlast_contract.stores.redis
 from outlast.driver import Fence
 from outlast_contract.faults.wires import Address
-from outlast_contract.harness import Endpoints
+from outlast_contract.harness import Endpoints, Harness
 from outlast_contract.servers import Server, shared_server
 from outlast_redis import RedisBackend
 
@@ -81,6 +81,17 @@ class ClosingBackend(RedisBackend):
         await super().aclose()
         if self._process == os.getpid():
             await self._client.aclose()
+
+
+class LentHarness(Harness):
+    """Clients of one server that an application made, which has their answers decoded."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    async def open_with(self, namespace: str, **options: Any) -> outlast.Backend:
+        client = client_of(self._server, decode_responses=True)
+        return ClosingBackend(client, namespace=namespace, **options)
 
 
 class DecodingHarness(RedisHarness):

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable
 
 import pytest
+from redis_support import LentHarness
 
 from outlast_contract import Settings
 from outlast_contract.expect import Violation
@@ -30,6 +31,28 @@ async def test_what_is_done_outlasts_the_masters_of_a_cluster(start: Start) -> N
     masters = itertools.cycle(range(3))
     history = await survive_restarts(
         start("redis-cluster"), kills=KILLS, owners=9, node=masters.__next__
+    )
+    assert history.keeps_data
+    assert history.keeps_fences
+    assert history.count(error="UnavailableError") > 0
+
+
+@pytest.mark.long
+async def test_what_is_done_outlasts_kills_through_lent_clients(start: Start) -> None:
+    """Their settings are the application's, such as how often they repeat what failed."""
+    server = start("redis")
+    history = await survive_restarts(server, LentHarness(server), kills=KILLS)
+    assert history.keeps_data
+    assert history.keeps_fences
+
+
+@pytest.mark.long
+async def test_what_is_done_outlasts_masters_through_lent_clients(start: Start) -> None:
+    """They learn where the slots are by themselves, and again after each kill."""
+    server = start("redis-cluster")
+    masters = itertools.cycle(range(3))
+    history = await survive_restarts(
+        server, LentHarness(server), kills=KILLS, owners=9, node=masters.__next__
     )
     assert history.keeps_data
     assert history.keeps_fences

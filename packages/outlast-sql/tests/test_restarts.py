@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from outlast_contract import Settings
+from outlast_contract.harness import UrlHarness
 from outlast_contract.restarts import survive_restarts
 from outlast_contract.servers import Server
 
@@ -31,3 +32,13 @@ async def test_what_is_done_outlasts_kills(
     history = await survive_restarts(start(kind, *arguments), kills=KILLS)
     assert history.keeps_data is is_durable
     assert history.keeps_fences is is_durable
+
+
+@pytest.mark.long
+async def test_what_is_done_outlasts_kills_through_psycopg(start: Callable[..., Server]) -> None:
+    """The server is the same; how a connection breaks, and how it is told, are the client's."""
+    server = start("postgres")
+    harness = UrlHarness(f"postgresql+psycopg://{server.url.partition('://')[2]}")
+    history = await survive_restarts(server, harness, kills=KILLS)
+    assert history.keeps_data
+    assert history.keeps_fences
