@@ -211,7 +211,8 @@ def test_the_page_is_made_of_the_json() -> None:
 
 def level(*missing: str) -> dict[str, Any]:
     results = [result("passed", clause) for clause in CLAUSES if clause[0] not in missing]
-    return Report([one for one in results if one.check.clauses[0] not in OUT_OF_REACH]).to_dict()
+    reached = [one for one in results if one.check.clauses[0] not in OUT_OF_REACH]
+    return Report(reached, suite=()).to_dict()
 
 
 @pytest.mark.parametrize(
@@ -236,6 +237,35 @@ def test_the_badge_says_what_was_executed(missing: str, says: str) -> None:
     assert root.get("aria-label") == f"outlast contract: {says}"
     words = [one.text for one in root.iter() if one.tag.endswith("text")]
     assert words == ["outlast contract", says]
+
+
+def test_a_badge_of_a_part_of_the_suite_says_so() -> None:
+    """A level is of clauses of which no check was left out, however many of them passed."""
+    results = [
+        result("passed", clause, name=clause) for clause in CLAUSES if clause not in OUT_OF_REACH
+    ]
+    left = result("passed", "C3", "V5", name="left out").check
+    report = Report(results, suite=[*(one.check for one in results), left]).to_dict()
+    assert report["level"] == "fencing, atomicity"
+    count = len(results)
+    assert badge_text(report) == (
+        f"fencing, atomicity ({count} of {len(CLAUSES)} clauses, {count} of {count + 1} checks)"
+    )
+
+
+def test_a_page_of_a_part_of_the_suite_says_so() -> None:
+    """Before anything else, at each clause, and with the names."""
+    passed, left = result("passed", "F2", name="one"), result("passed", "F2", name="other").check
+    shown = page(passed, suite=[passed.check, left])
+    text = "1 of 2 checks were run; left out: 1 of tier faults"
+    assert shown.text.index("No clause failed in what was run") < shown.text.index(text)
+    assert shown.text.index(text) < shown.text.index("Fencing (F)")
+    assert "A stale owner cannot write1 passed, 1 left out" in shown.text
+    assert "left out of this run 1 checkother" in shown.text
+    whole = page(passed, suite=[passed.check])
+    assert "1 of 1 checks were run" in whole.text
+    assert "left out" not in whole.text
+    assert "in what was run" not in whole.text
 
 
 def test_a_failure_takes_every_level_away() -> None:
@@ -323,7 +353,9 @@ def test_a_soak_writes_the_same_reports(
     arguments = [part for name, path in files.items() for part in (f"--{name}", str(path))]
     short = ["memory://", "--minutes", "0", "--calls", "30", "--owners", "2"]
     assert cli.main([*short, *arguments]) == 0
-    assert "outcomes unknown" in Page(files["html"].read_text()).text
+    whole = Page(files["html"].read_text()).text
+    assert "outcomes unknown" in whole
+    assert "1 of 1 checks were run" in whole
     monkeypatch.setattr(subject, "harness_for", lambda url: MUTANTS["PutNeverCompares"].harness)
     assert cli.main(["memory://", "--minutes", "0.1", *arguments]) == 1
     shown = Page(files["html"].read_text())

@@ -3,9 +3,12 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
+
+from outlast_contract.engine import TIERS, all_checks, select_checks
 
 pytestmark = pytest.mark.slow
 
@@ -114,6 +117,21 @@ def test_a_third_party_needs_no_settings(tmp_path: Path, processes: str) -> None
     assert "NOT RUN: needs Harness.url" in done.stdout
 
 
+def test_a_run_of_some_checks_says_how_many_were_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By tiers and by cases; a reader of its summary must not take it for the whole."""
+    monkeypatch.setenv("OUTLAST_CONTRACT_CASES", "1")
+    done = project(tmp_path, USER, "-q")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rest = Counter(check.tier for check in all_checks())
+    rest.subtract(check.tier for check in select_checks(tiers=["race"], cases=1))
+    assert rest["race"] > 0
+    told = ", ".join(f"{rest[tier]} of tier {tier}" for tier in TIERS)
+    assert f" of {len(all_checks())} checks were run; " in done.stdout
+    assert f"; left out: {told}\n" in done.stdout
+
+
 def test_a_broken_backend_fails_with_its_clause(tmp_path: Path) -> None:
     """The failing test names the clause; so does the summary."""
     done = project(tmp_path, BROKEN, "-q", "-k", "newest_n or no_test_of")
@@ -148,6 +166,8 @@ def test_reports_are_written_where_the_environment_says(
     (broken,) = [check for check in found["checks"] if check["broken"]]
     assert (broken["broken"], found["seed"], found["versions"]["own"]) == ("A10", 5, "7")
     assert broken["calls"]["last"][-1]["what"].startswith("load_api_messages")
+    assert found["coverage"]["run"] == len(found["checks"])
+    assert found["coverage"]["text"] in done.stdout
     assert "A10" in (folder / "test_project.TestContract.html").read_text()
     assert "failed" in (folder / "test_project.TestContract.svg").read_text()
     shown = done.stdout + "".join(path.read_text() for path in folder.iterdir())

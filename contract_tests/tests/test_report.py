@@ -8,7 +8,7 @@ import pytest
 
 from outlast_contract import Report
 from outlast_contract.clauses import CLAUSES, GROUPS, HEADLINES, clause_key
-from outlast_contract.engine import Check, Result, select_checks
+from outlast_contract.engine import Check, Result, all_checks, select_checks
 from outlast_contract.printing import printable
 
 
@@ -102,6 +102,43 @@ def test_the_text_opens_with_the_three_headlines() -> None:
         assert sum(line.split()[:1] == [clause] for line in lines) == (clause in ("F2", "C9"))
         assert (clause in last or f"{clause}," in last) == (clause not in ("F2", "C9"))
     assert any("accepted in two lines" in line for line in lines)
+
+
+def test_what_was_left_out_is_said() -> None:
+    """In all and at each clause; what could not be carried out is told from it."""
+    results = [
+        result("passed", "F2", name="one"),
+        result("failed", "F2", "S1", name="two", clause="F2", detail="accepted"),
+        result("not run", "S1", name="three", detail="needs raw"),
+    ]
+    rest = [result("passed", "F2", "A1", name=name).check for name in ("four", "five")]
+    report = Report(results, suite=[*(one.check for one in results), *rest])
+    text = "2 of 5 checks were run; not run: 1; left out: 2 of tier contract"
+    found = report.to_dict()
+    assert found["coverage"] == {
+        "text": text,
+        "checks": 5,
+        "run": 2,
+        "not run": 1,
+        "left out": ["four", "five"],
+    }
+    counts = {clause["id"]: clause["checks"]["left out"] for clause in found["clauses"]}
+    assert {name: count for name, count in counts.items() if count} == {"F2": 2, "A1": 2}
+    lines = [line for line, _ in report.lines()]
+    assert lines[3] == text
+    assert any(
+        line.startswith("F2 ") and "1 passed, 1 failed, 2 left out" in line for line in lines
+    )
+
+
+def test_a_whole_run_leaves_nothing_out() -> None:
+    """It is measured by all checks that there are."""
+    results = [Result(check, "passed") for check in all_checks()]
+    count = len(results)
+    whole, part = Report(results), Report(results[1:])
+    assert (whole.level, whole.coverage.text) == ("complete", f"{count} of {count} checks were run")
+    assert part.level != "complete"
+    assert part.coverage.left_out == (results[0].check,)
 
 
 def test_json_has_everything() -> None:

@@ -52,7 +52,11 @@ def badge_text(report: dict[str, Any]) -> str:
         return f"failed: {', '.join(broken[:3])}{more}"
     if level == "not run":
         return level
-    return f"{level} ({statuses.count('verified')} of {len(statuses)} clauses)"
+    found = f"{statuses.count('verified')} of {len(statuses)} clauses"
+    coverage = report["coverage"]
+    if coverage["left out"]:
+        found += f", {coverage['run']} of {coverage['checks']} checks"
+    return f"{level} ({found})"
 
 
 def _width(text: str) -> int:

@@ -220,7 +220,8 @@ class Screen:
         elif not report.executed:
             verdict, style = "NOT RUN: nothing was executed", "failed"
         else:
-            verdict, style = "No clause failed.", "verified"
+            where = " in what was run" if report.coverage.left_out else ""
+            verdict, style = f"No clause failed{where}.", "verified"
         self._print(f"Level: {report.level}")
         self._print(self._paint(verdict, style))
 

@@ -28,6 +28,7 @@ _LEGEND: Final = (
     + "</p>\n"
 )
 _COLUMNS: Final = ("calls", "done / refused / unknown", "median", "95 %", "longest")
+_LEFT_OUT: Final = "left out of this run"
 _BETWEEN: Final = " \u00b7 "
 _CONTRACT: Final = "what the contract promises, and what was found of it"
 
@@ -67,15 +68,18 @@ def _verdict(report: dict[str, Any]) -> str:
     failed = [clause["id"] for clause in report["clauses"] if clause["status"] == "failed"]
     if failed:
         return f"{_many(len(failed), 'clause')} failed: {', '.join(failed)}"
-    return "No clause failed" if report["success"] else "Nothing was executed"
+    if not report["success"]:
+        return "Nothing was executed"
+    return f"No clause failed{' in what was run' if report['coverage']['left out'] else ''}"
 
 
 def _header(report: dict[str, Any], verdict: str) -> str:
     counts = Counter(check["status"] for check in report["checks"])
+    coverage = report["coverage"]
+    extent = "partly" if coverage["left out"] else "quiet"
     took = duration(sum(check["seconds"] for check in report["checks"]))
     facts = [
-        f"{_many(len(report['checks']), 'check')}: "
-        + ", ".join(f"{counts[status]} {status}" for status in ("passed", "failed", "not run")),
+        ", ".join(f"{counts[status]} {status}" for status in ("passed", "failed", "not run")),
         took,
         f"seed {report['seed']}",
     ]
@@ -88,6 +92,7 @@ def _header(report: dict[str, Any], verdict: str) -> str:
         f'<h1><span aria-hidden="true">{_MARK[status]}</span> {_text(verdict)}</h1>\n'
         f'<p class="subject"><code>{_text(report["subject"] or "a backend")}</code> '
         f'<span class="level">level: {_text(badge_text(report))}</span></p>\n'
+        f'<p class="{extent}">{_text(coverage["text"])}</p>\n'
         f'<p class="quiet">{_text(_BETWEEN.join(facts))}</p>\n'
         f'<div class="headlines">\n{lines}\n</div>\n</header>'
     )
@@ -319,6 +324,8 @@ def _bar(share: float) -> str:
 
 def _not_run(report: dict[str, Any]) -> str:
     reasons: dict[str, list[str]] = {}
+    if report["coverage"]["left out"]:
+        reasons[_LEFT_OUT] = report["coverage"]["left out"]
     for check in report["checks"]:
         if check["status"] == "not run":
             reasons.setdefault(check["detail"], []).append(check["name"])

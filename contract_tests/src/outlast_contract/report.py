@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from outlast_contract.clauses import CLAUSES, GROUPS, HEADLINES, LEVELS, OUT_OF_REACH
-from outlast_contract.engine import Result, all_checks
+from outlast_contract.coverage import Coverage
+from outlast_contract.engine import Check, Result, all_checks
 from outlast_contract.latency import latency
 from outlast_contract.printing import printable
 from outlast_contract.unwritten import missing_in
@@ -27,6 +28,7 @@ class Clause:
         passed: Checks of it that passed.
         failed: Those that found it broken.
         not_run: Those that could not be carried out, or at whose start another clause was broken.
+        left_out: Those of the suite that have no result.
         reasons: Why it failed, or else what was not run and why; without repetitions.
     """
 
@@ -35,6 +37,7 @@ class Clause:
     passed: int
     failed: int
     not_run: int
+    left_out: int
     reasons: tuple[str, ...]
 
     @property
@@ -50,6 +53,7 @@ class Report:
 
     Attributes:
         results: Of each check, in the order in which they were run.
+        coverage: How much of the suite they are.
         subject: What was tested, such as a store URL without its secrets.
         seed: Of the run.
         versions: Of what took part, by name.
@@ -65,6 +69,7 @@ class Report:
         versions: Mapping[str, str] | None = None,
         began: datetime | None = None,
         secrets: Iterable[str] = (),
+        suite: Iterable[Check] | None = None,
     ) -> None:
         """Sum up results.
 
@@ -75,9 +80,11 @@ class Report:
             versions: Beside those of Python and the suite, which are added.
             began: When the run did; aware.
             secrets: Texts that no report may show, wherever a backend has put them.
+            suite: The checks that might have been run; by default all of the contract.
         """
         hidden = set(secrets)
         self.results: tuple[Result, ...] = tuple(one.without(hidden) for one in results)
+        self.coverage = Coverage.of(self.results, all_checks() if suite is None else suite)
         self.subject = subject
         self.seed = seed
         self.versions: Mapping[str, str] = {**own_versions(), **(versions or {})}
@@ -95,7 +102,7 @@ class Report:
         open_groups = {
             name[0]
             for name, clause in self.clauses.items()
-            if clause.status == "not run" and name not in OUT_OF_REACH
+            if (clause.status == "not run" or clause.left_out) and name not in OUT_OF_REACH
         }
         for name, groups in LEVELS:
             if open_groups.isdisjoint(groups):
@@ -175,7 +182,8 @@ class Report:
                 else OUT_OF_REACH.get(clause, "no check of this release covers it")
             )
         reasons = tuple(dict.fromkeys(failures or gaps))
-        return Clause(clause, CLAUSES[clause], passed, failed, not_run, reasons)
+        left_out = self.coverage.by_clause.get(clause, 0)
+        return Clause(clause, CLAUSES[clause], passed, failed, not_run, left_out, reasons)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON values."""
@@ -185,6 +193,13 @@ class Report:
             "began": None if self.began is None else self.began.isoformat(timespec="seconds"),
             "success": self.is_success,
             "level": self.level,
+            "coverage": {
+                "text": self.coverage.text,
+                "checks": self.coverage.checks,
+                "run": self.coverage.run,
+                "not run": self.coverage.not_run,
+                "left out": [check.name for check in self.coverage.left_out],
+            },
             "versions": dict(self.versions),
             "headlines": {name: self.headline(groups)[0] for name, groups in HEADLINES},
             "summary": {
@@ -201,6 +216,7 @@ class Report:
                         "passed": clause.passed,
                         "failed": clause.failed,
                         "not run": clause.not_run,
+                        "left out": clause.left_out,
                     },
                     "reasons": list(clause.reasons),
                 }
@@ -288,6 +304,7 @@ class Report:
             label = f"{name} ({', '.join(groups)})"
             style = "verified" if verdict == "passed" else verdict
             found.append((f"{label:<18} {verdict:<8} {counts}", style))
+        found.append((self.coverage.text, "not run" if self.coverage.left_out else ""))
         group = ""
         not_chosen = [one.id for one in self.clauses.values() if one.reasons == (NOT_CHOSEN,)]
         for clause in self.clauses.values():
@@ -296,9 +313,12 @@ class Report:
             if clause.id[0] != group:
                 group = clause.id[0]
                 found += [("", ""), (f"{group}  {GROUPS[group]}", "head")]
-            checks = f"{clause.passed} passed" if clause.passed else ""
-            checks += f"{', ' if checks and clause.failed else ''}"
-            checks += f"{clause.failed} failed" if clause.failed else ""
+            told = {
+                "passed": clause.passed,
+                "failed": clause.failed,
+                "left out": clause.left_out,
+            }
+            checks = ", ".join(f"{count} {name}" for name, count in told.items() if count)
             found.append(
                 (f"{clause.id:<4} {clause.status:<9} {clause.title:<46} {checks}", clause.status)
             )

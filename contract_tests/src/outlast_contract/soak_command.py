@@ -87,6 +87,7 @@ def run_soak(
         versions=versions,
         began=began,
         secrets=subject.secrets,
+        suite=(),
     )
     if not written(sum_up, options):
         return 2

@@ -50,8 +50,8 @@ def contract_suite(
         settings: Seed, rounds and kills; see `Settings.from_environment` for the defaults.
         xfail: Names of tests that are known to fail, with the reason for each.
         cases: For runs that are short: of a check that is there for many cases, such as once for
-            each mutation, take so many, spread evenly. Run all of them elsewhere. By default
-            ``OUTLAST_CONTRACT_CASES``, or all.
+            each mutation, take so many, spread evenly. Run all of them elsewhere: the report says
+            how many were left out. By default ``OUTLAST_CONTRACT_CASES``, or all.
         lacks: What the store can never offer, such as ``endpoints`` if it has no server: tests
             that need it are left out, instead of skipped. So are heavy ones that ``settings``
             exclude.
