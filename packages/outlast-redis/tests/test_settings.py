@@ -17,6 +17,7 @@ POOR: dict[str, tuple[tuple[str, ...], str]] = {
     "evicting without a limit yet": (("--maxmemory-policy", "allkeys-random"), "not set"),
     "snapshots only": (("--appendonly", "no", "--save", "900 1"), "last snapshot"),
     "log written later": (("--appendfsync", "everysec"), "appendfsync is everysec"),
+    "log paused at times": (("--no-appendfsync-on-rewrite", "yes"), "no-appendfsync-on-rewrite"),
     "memory only": (("--appendonly", "no", "--save", ""), "everything"),
 }
 
@@ -30,7 +31,7 @@ async def test_a_server_that_loses_writes_silently_is_reported(
     server = start("redis", *arguments)
     async with outlast.open_backend(server.url) as backend:
         assert advice in caplog.text
-        if "--append" in arguments[0]:
+        if "append" in arguments[0]:
             assert backend.capabilities.data_survives == {"process"}
             assert backend.capabilities.fences_survive == {"process"}
     with pytest.raises(ConfigurationError, match=advice):

@@ -9,6 +9,7 @@ from outlast_redis._errors import is_forbidden
 from outlast_redis._links import Command, Link
 
 MAX_MESSAGE_BYTES: Final = 32 * 2**20
+_PAUSES: Final = "no-appendfsync-on-rewrite"
 
 LEAST: Final = Capabilities(
     data_survives=frozenset({"process"}),
@@ -19,19 +20,17 @@ LEAST: Final = Capabilities(
 """What holds whatever the server's settings are."""
 
 Settings = Mapping[str, str]
-"""Fields of INFO, and ``appendfsync`` and ``save`` of the configuration; what this user may not
-ask for is missing."""
+"""Fields of INFO, and of the configuration ``save`` and what has to do with ``appendfsync``; what
+this user may not ask for is missing."""
 
 
 async def settings_of(link: Link) -> Sequence[Settings]:
     """The settings of each server that holds data."""
     infos = [_fields(answer) for answer in await _ask(link, ("INFO",))]
-    for name in ("appendfsync", "save"):
-        for info, answer in zip(infos, await _ask(link, ("CONFIG", "GET", name)), strict=False):
-            # Name and value: as a dict (RESP3), or one behind the other.
-            pair: list[Any] = list(answer.values() if hasattr(answer, "values") else answer)
-            if pair:
-                info[name] = pair[-1].decode()
+    # The first one also finds no-appendfsync-on-rewrite.
+    for pattern in ("*appendfsync*", "save"):
+        for info, answer in zip(infos, await _ask(link, ("CONFIG", "GET", pattern)), strict=False):
+            info.update(_pairs(answer))
     return infos
 
 
@@ -65,8 +64,9 @@ def declared(servers: Sequence[Settings]) -> Capabilities:
     """What the servers' settings allow to declare.
 
     Only with ``appendfsync always`` is a write in the append-only file before it is answered:
-    ``everysec`` holds it back for up to two seconds while the disk is busy. A failover may
-    promote a replica that lacks the newest writes, so nothing is declared for it (R11).
+    ``everysec`` holds it back for up to two seconds while the disk is busy, and so does
+    ``no-appendfsync-on-rewrite`` while the file is rewritten. A failover may promote a replica that
+    lacks the newest writes, so nothing is declared for it (R11).
     """
     if not servers or not all(_logs_first(server) for server in servers):
         return LEAST
@@ -80,7 +80,11 @@ def declared(servers: Sequence[Settings]) -> Capabilities:
 
 
 def _logs_first(server: Settings) -> bool:
-    return server.get("aof_enabled") == "1" and server.get("appendfsync") == "always"
+    return (
+        server.get("aof_enabled") == "1"
+        and server.get("appendfsync") == "always"
+        and server.get(_PAUSES) == "no"
+    )
 
 
 def hazards(servers: Sequence[Settings]) -> Sequence[str]:
@@ -105,7 +109,19 @@ def hazards(servers: Sequence[Settings]) -> Sequence[str]:
                 f"appendfsync is {server['appendfsync']}: a crash of the server may lose the "
                 "newest writes and fences, although they were acknowledged; set it to always"
             )
+        if server.get("aof_enabled") == "1" and server.get(_PAUSES) == "yes":
+            found.append(
+                f"{_PAUSES} is yes: while the append-only file is rewritten, nothing is synced, and "
+                "a crash may lose acknowledged writes and fences; set it to no"
+            )
     return list(dict.fromkeys(found))
+
+
+def _pairs(answer: Any) -> dict[str, str]:
+    # A dict (RESP3), or names and values by turns.
+    flat = [word for pair in answer.items() for word in pair] if hasattr(answer, "items") else answer
+    words = [word.decode() for word in flat]
+    return dict(zip(words[::2], words[1::2], strict=True))
 
 
 def _fields(answer: Any) -> dict[str, str]:
