@@ -92,3 +92,16 @@ def test_ci_runs_every_python_of_the_classifiers() -> None:
     matrix = re.search(r"python: \[(.*)\]", workflow)
     assert matrix is not None
     assert re.findall(r"3\.\d+", matrix[1]) == declared
+
+
+def test_every_ci_installs_the_same_servers() -> None:
+    """What no wheel brings is listed once, and there before any session that needs it."""
+    runner = (ROOT / ".ci/run").read_text(encoding="utf-8")
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
+    assert "apt-get" not in runner + workflow
+    assert re.search(r"^\.ci/install$.*nox -s tests", runner, re.MULTILINE | re.DOTALL)
+    jobs = re.split(r"^  (?=\w+:$)", workflow.partition("\njobs:\n")[2], flags=re.MULTILINE)
+    required = [job for job in jobs if re.search("nox -s tests|third_party", job)]
+    assert len(required) == 2
+    for job in required:
+        assert re.search(r"run: sudo \.ci/install\n.*run: python -m nox", job, re.DOTALL), job
