@@ -111,17 +111,18 @@ def hazards(servers: Sequence[Settings]) -> Sequence[str]:
             )
         if server.get("aof_enabled") == "1" and server.get(_PAUSES) == "yes":
             found.append(
-                f"{_PAUSES} is yes: while the append-only file is rewritten, nothing is synced, and "
-                "a crash may lose acknowledged writes and fences; set it to no"
+                f"{_PAUSES} is yes: while the append-only file is rewritten, nothing is synced, "
+                "and a crash may lose acknowledged writes and fences; set it to no"
             )
     return list(dict.fromkeys(found))
 
 
 def _pairs(answer: Any) -> dict[str, str]:
     # A dict (RESP3), or names and values by turns.
-    flat = [word for pair in answer.items() for word in pair] if hasattr(answer, "items") else answer
-    words = [word.decode() for word in flat]
-    return dict(zip(words[::2], words[1::2], strict=True))
+    pairs = (
+        answer.items() if hasattr(answer, "items") else zip(answer[::2], answer[1::2], strict=True)
+    )
+    return {name.decode(): value.decode() for name, value in pairs}
 
 
 def _fields(answer: Any) -> dict[str, str]:
