@@ -23,7 +23,7 @@ import outlast
 from outlast import StreamCheckpoint
 from outlast.driver import Entry, Index, Scope, Where
 from outlast.errors import CorruptDataError
-from outlast.heads import key_of
+from outlast.heads import key_of, moment
 from outlast_s3 import S3Driver
 from outlast_s3._store import PROBE_SECONDS, S3Store
 
@@ -197,6 +197,19 @@ async def test_ages_count_by_the_clock_of_the_store(
                     assert await reader.checkpoints.get(run_id) is not None
         monkeypatch.undo()
     assert time.time() > 86_400
+
+
+async def test_a_store_that_said_nothing_for_long_is_asked_for_its_time(
+    open_driver: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C6: a write behind a long pause is not stamped by the clock of this machine."""
+    driver = await open_driver()
+    assert driver._place is not None
+    before, later = time.time(), moment() + 10_000
+    monkeypatch.setattr("outlast_s3._bucket.time.time", lambda: 86_400.0)
+    for module in ("outlast.heads.clock", "outlast_s3._bucket"):
+        monkeypatch.setattr(f"{module}.moment", lambda: later)
+    assert abs(await driver._place.bucket.now(later + 5) - before) < 60
 
 
 async def test_a_sweep_takes_debris_and_nothing_that_is_referenced(

@@ -17,7 +17,7 @@ from outlast_s3._boto import attempts_of, endpoint_of
 from outlast_s3._errors import refusal_of, response_of, translate
 
 _CLOCK_AGE: Final = 300.0
-"""Seconds for which the time in the answers is good; each answer brings it anew."""
+"""Seconds for which the time in an answer is good; each answer brings it anew."""
 
 
 class Answer(NamedTuple):
@@ -102,9 +102,12 @@ class Bucket:
                 error, self.described, changes=changes, repeats=self._repeats
             ) from error
 
-    def now(self) -> float:
-        """The store's time; that of this machine before the first answer."""
+    async def now(self, deadline: float) -> float:
+        """The store's time, asked for if no answer told it lately."""
         now = self._clock.now()
+        if now is None:
+            await self.send(deadline, "head_bucket")
+            now = self._clock.now()
         return time.time() if now is None else now
 
     async def close(self, timeout: float) -> None:

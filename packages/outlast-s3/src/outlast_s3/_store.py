@@ -30,10 +30,10 @@ from outlast_s3._bucket import Answer, Bucket
 ResultT = TypeVar("ResultT")
 
 PAGE: Final = 1000
+"""Keys in one answer to a listing, at most."""
 
 PROBE_SECONDS: Final = 60.0
 """No probe takes so long."""
-"""Keys in one answer to a listing, at most."""
 
 _RETRY: Final = 0.02
 _SEEN_BYTES: Final = 16 * 2**20
@@ -238,7 +238,7 @@ class S3Store(ObjectStore):
             attempt += 1
 
     async def now(self) -> float:
-        return self._place.bucket.now()
+        return await self._place.bucket.now(self._deadline)
 
     async def pause(self, seconds: float) -> None:
         if moment() + seconds > self._deadline:
