@@ -2,7 +2,6 @@
 
 import secrets
 import sys
-import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 
 # Test folders are no packages; what they share is found here.
 sys.path.append(str(Path(__file__).parent))
-from s3_support import HOST, KEYS, HttpProxy, Open, Store, available, wait_until
+from s3_support import HOST, KEYS, HttpProxy, Open, Store, available, no_thread_works, wait_until
 
 from outlast_contract.servers import shared_server
 from outlast_s3 import S3Driver
@@ -48,11 +47,7 @@ async def proxy(server: Store) -> AsyncIterator[HttpProxy]:
 def no_thread_stays() -> Iterator[None]:
     """C7."""
     yield
-
-    def ended() -> bool:
-        return not [one for one in threading.enumerate() if one.name.startswith("outlast-s3")]
-
-    wait_until(ended, 10)
+    wait_until(no_thread_works, 10)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import secrets
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -77,6 +78,11 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
         time.sleep(0.02)
 
 
+def no_thread_works() -> bool:
+    """Whether no driver has threads any more."""
+    return not [one for one in threading.enumerate() if one.name.startswith("outlast-s3")]
+
+
 class Request(NamedTuple):
     """A request on its way through the proxy."""
 
@@ -101,11 +107,20 @@ Rule = Callable[[Request, Forward], Awaitable[bytes | None]]
 
 
 class HttpProxy:
-    """Forwards requests to a server, one connection for each, and lets rules spoil some."""
+    """Forwards requests to a server, one connection for each, and lets rules spoil some.
+
+    Attributes:
+        requests: Method and path of each.
+        asked: The lengths of bodies of which clients asked whether they are wanted.
+        refuse: Take no more connections; only while it is running.
+    """
+
+    refuse: Callable[[], None]
 
     def __init__(self, port: int) -> None:
         self.port = 0
         self.requests: list[str] = []
+        self.asked: list[int] = []
         self.target = port
         self._rules: list[tuple[Callable[[Request], bool], Rule]] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -136,6 +151,7 @@ class HttpProxy:
     async def running(self) -> AsyncIterator["HttpProxy"]:
         server = await asyncio.start_server(self._serve, HOST, 0)
         self.port = server.sockets[0].getsockname()[1]
+        self.refuse = server.close
         try:
             yield self
         finally:
@@ -151,7 +167,7 @@ class HttpProxy:
         assert task is not None
         self._tasks.add(task)
         try:
-            request = await _read_request(reader, writer)
+            request = await self._read(reader, writer)
             self.requests.append(f"{request.method} {request.path}")
             for matches, rule in self._rules:
                 if matches(request):
@@ -168,6 +184,17 @@ class HttpProxy:
             writer.close()
             self._tasks.discard(task)
 
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Request:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        method, path, _ = head[0].split(" ")
+        headers = dict(line.split(": ", 1) for line in head[1:] if line)
+        headers = {name.lower(): value for name, value in headers.items()}
+        length = int(headers.get("content-length", 0))
+        if headers.pop("expect", None):
+            self.asked.append(length)
+            writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return Request(method, path, headers, await reader.readexactly(length))
+
     async def _forward(self, request: Request) -> bytes:
         reader, writer = await asyncio.open_connection(HOST, self.target)
         try:
@@ -181,29 +208,18 @@ class HttpProxy:
             writer.close()
 
 
-async def _read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Request:
-    head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-    method, path, _ = head[0].split(" ")
-    headers = dict(line.split(": ", 1) for line in head[1:] if line)
-    headers = {name.lower(): value for name, value in headers.items()}
-    if headers.pop("expect", None):
-        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    body = await reader.readexactly(int(headers.get("content-length", 0)))
-    return Request(method, path, headers, body)
-
-
-def error(status: int, code: str) -> bytes:
+def error(status: int, code: str, text: str = "as the test wants it") -> bytes:
     """An answer of S3 that is an error."""
-    body = f"<Error><Code>{code}</Code><Message>as the test wants it</Message></Error>"
+    body = f"<Error><Code>{code}</Code><Message>{text}</Message></Error>"
     head = f"HTTP/1.1 {status} {code}\r\nContent-Type: application/xml\r\nConnection: close"
     return f"{head}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
 
 
-def answering(status: int, code: str) -> Rule:
+def answering(status: int, code: str, *text: str) -> Rule:
     """A rule: nothing is forwarded."""
 
     async def rule(request: Request, forward: Forward) -> bytes | None:
-        return error(status, code)
+        return error(status, code, *text)
 
     return rule
 

@@ -1,6 +1,7 @@
 """Opening: URLs, credentials, unfit stores, buckets that lose data (S3, S4, S6, S12, D2)."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import socket
@@ -26,6 +27,8 @@ from s3_support import (
     claim_id,
     client_for,
     losing,
+    no_thread_works,
+    wait_until,
 )
 
 import outlast
@@ -148,12 +151,21 @@ async def test_an_unknown_profile_is_a_matter_of_configuration(url: str) -> None
         await outlast.open_backend(url, profile="nobody").open()
 
 
-@pytest.mark.parametrize("how", ["nobody listens", "nobody answers", "tls where there is none"])
+@pytest.mark.parametrize(
+    "how", ["nobody listens", "nobody accepts", "nobody answers", "tls where there is none"]
+)
 async def test_what_cannot_be_reached_is_said_in_time(server: Store, how: str) -> None:
-    with socket.socket() as deaf:
+    with contextlib.ExitStack() as stack:
+        deaf = stack.enter_context(socket.socket())
         deaf.bind((HOST, 0))
         if how == "nobody answers":
             deaf.listen()
+        elif how == "nobody accepts":
+            deaf.listen(0)
+            for _ in range(2):  # One more than the kernel takes for nobody.
+                caller = stack.enter_context(socket.socket())
+                caller.setblocking(False)
+                caller.connect_ex(deaf.getsockname())
         port = server.port if "tls" in how else deaf.getsockname()[1]
         scheme = "https" if "tls" in how else "http"
         url = f"s3://bucket/x?endpoint_url={scheme}://{HOST}:{port}"
@@ -162,6 +174,7 @@ async def test_what_cannot_be_reached_is_said_in_time(server: Store, how: str) -
         with pytest.raises(UnavailableError, match=f"{HOST}:{port}") as caught:
             await backend.open()
         assert time.monotonic() - began < 5
+        wait_until(no_thread_works, 5)
     assert SECRET_KEY not in f"{caught.value} {caught.value.__cause__!r}"
 
 
