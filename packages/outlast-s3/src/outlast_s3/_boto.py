@@ -68,8 +68,6 @@ class Settings:
         connections: int,
     ) -> None:
         """Keep them."""
-        # A compatible store is rarely reached by a host name of its own for each bucket.
-        default = "auto" if endpoint_url is None else "path"
         self._endpoint_url = endpoint_url
         self._region = region
         self._profile = profile
@@ -80,7 +78,8 @@ class Settings:
             # Newer checksums than a compatible store may know are left out.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
-            s3={"addressing_style": addressing_style or default},
+            # With an endpoint of one's own, botocore takes that for "path".
+            s3={"addressing_style": addressing_style or "auto"},
             connect_timeout=timeout / 4,
             read_timeout=timeout * 0.7,
             max_pool_connections=connections,
