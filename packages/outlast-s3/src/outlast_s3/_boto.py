@@ -146,13 +146,10 @@ def close(client: Any) -> None:
             pool.close()
 
 
-def attempts_of(client: Any) -> int:
-    """How often a client sends a request at most."""
+def repeats(client: Any) -> bool:
+    """Whether a client sends a request again by itself; as boto3 makes one, it does."""
     retries: Any = client.meta.config.retries or {}
-    total = retries.get("total_max_attempts")
-    if total is None:
-        total = 1 + retries["max_attempts"] if "max_attempts" in retries else 5
-    return int(total)
+    return bool(retries.get("total_max_attempts") != 1)
 
 
 def connections_of(client: Any) -> int:
@@ -178,9 +175,9 @@ __all__ = [
     "NOT_SENT",
     "UNANSWERED",
     "Settings",
-    "attempts_of",
     "close",
     "connections_of",
     "endpoint_of",
     "is_client",
+    "repeats",
 ]

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from outlast.errors import OutcomeUnknownError, UnavailableError
 from outlast.heads import StoreClock, moment
-from outlast_s3._boto import attempts_of, endpoint_of
+from outlast_s3._boto import endpoint_of, repeats
 from outlast_s3._errors import refusal_of, response_of, translate
 
 _CLOCK_AGE: Final = 300.0
@@ -55,7 +55,7 @@ class Bucket:
         self.access = endpoint_of(client), name, user
         self._client = client
         self._name = name
-        self._repeats = attempts_of(client) > 1
+        self._repeats = repeats(client)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="outlast-s3")
         self._requests: set[asyncio.Future[Answer]] = set()
         self._clock = StoreClock(resolution=1.0, max_age=_CLOCK_AGE)

@@ -200,7 +200,7 @@ async def hazards_of(place: Place, deadline: float) -> list[str]:
         f"{described} lets objects of this namespace expire (lifecycle rule "
         f"{rule.get('ID', 'without ID')!r}): accepted writes and fences will be lost"
         for rule in lifecycle.get("Rules", ())
-        if rule.get("Status") == "Enabled" and _expires(rule, place.keys.root)
+        if _expires(rule, place.keys.root)
     ]
     return found
 
@@ -223,7 +223,7 @@ def _expires(rule: Mapping[str, Any], root: str) -> bool:
     ]
     prefix = str(combined.get("Prefix") or rule.get("Prefix") or "")
     expiration: Mapping[str, Any] = rule.get("Expiration") or {}
-    removes = "Days" in expiration or "Date" in expiration
+    removes = rule.get("Status") == "Enabled" and ("Days" in expiration or "Date" in expiration)
     return removes and not tags and (root.startswith(prefix) or prefix.startswith(root))
 
 
