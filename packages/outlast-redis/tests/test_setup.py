@@ -85,6 +85,30 @@ async def test_tls_where_there_is_none(shared: Server) -> None:
     assert isinstance(error, UnavailableError)
 
 
+@pytest.mark.parametrize("scheme", ["rediss", "valkeys", "rediss+cluster"])
+@pytest.mark.parametrize("what", ["nothing", "a folder", "no certificates"])
+async def test_certificates_that_cannot_be_used(scheme: str, what: str, tmp_path: Path) -> None:
+    """Option and file are named, before anybody is asked."""
+    path = tmp_path / "authorities.pem"
+    if what == "a folder":
+        path.mkdir()
+    elif what == "no certificates":
+        path.write_text("none here")
+    says = f"ssl_ca_certs.*{path}"
+    url = f"{scheme}://:hunter2@127.0.0.1:1"
+    assert isinstance(await refusal(f"{url}?ssl_ca_certs={path}", says), ConfigurationError)
+    assert isinstance(await refusal(url, says, ssl_ca_certs=str(path)), ConfigurationError)
+
+
+async def test_advice_names_the_schemes_of_the_url(start: Start) -> None:
+    """Who uses Valkey is not told of rediss://."""
+    says = r"TLS \(valkeys://\) or not \(valkey://\)"
+    for scheme in ("valkey", "valkeys", "valkey+cluster", "valkeys+cluster"):
+        await refusal(f"{scheme}://:hunter2@127.0.0.1:1", says)
+    host, port = start("redis-cluster").addresses[0]
+    await refusal(f"valkey://{host}:{port}", r"valkey\+cluster://")
+
+
 async def test_tls_with_a_certificate_of_ones_own(
     shared: Server, tmp_path: Path, namespace: str
 ) -> None:

@@ -139,7 +139,7 @@ class RedisDriver(Driver):
     async def setup(self, *, create: bool) -> None:
         link = self._link = self._link or self._connect()
         servers = await _settings.settings_of(link)
-        _settings.check(servers, link.place, is_cluster=link.is_cluster)
+        _settings.check(servers, link)
         found = await run(link, _scripts.SETUP, [self._keys.format], [FORMAT if create else ""])
         if found is None:
             raise ConfigurationError(

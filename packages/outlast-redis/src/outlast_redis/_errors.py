@@ -62,7 +62,7 @@ _ANSWERS: Final[tuple[tuple[str, type[OutlastError], str], ...]] = (
     ("MISCONF", UnavailableError, "it cannot write its snapshot and accepts no writes"),
     ("BUSY", UnavailableError, "it is busy with somebody's long script"),
     ("max number of clients", UnavailableError, "it accepts no more connections (maxclients)"),
-    ("MOVED|ASK", ConfigurationError, "it is a node of a cluster; use redis+cluster:// instead"),
+    ("MOVED|ASK", ConfigurationError, "it is a node of a cluster; use {scheme}+cluster:// instead"),
     ("NOAUTH|WRONGPASS|invalid password|without any password", ConfigurationError, _CREDENTIALS),
     ("NOPERM", ConfigurationError, "this user may not run the command, or touch the key"),
     (
@@ -84,18 +84,21 @@ _PATTERNS: Final = tuple(
 )
 
 
-def translate(error: BaseException, place: str, *, sent: bool) -> OutlastError:
+def translate(
+    error: BaseException, place: str, *, sent: bool, scheme: str = "redis"
+) -> OutlastError:
     """What ``error`` means to a caller.
 
     Args:
         error: As raised by redis-py.
         place: The server, for people; without its password.
         sent: Whether the command may have reached the server.
+        scheme: Of URLs to such a server, without TLS.
     """
     text = describe(error)
     for pattern, kind, reason in _PATTERNS:
         if pattern.search(text):
-            return kind(f"{place}: {reason} ({text})")
+            return kind(f"{place}: {reason.format(scheme=scheme)} ({text})")
     if sent and isinstance(error, ResponseError):
         return OutcomeUnknownError(f"{place} failed inside a command: {text}")
     if sent:
@@ -105,11 +108,11 @@ def translate(error: BaseException, place: str, *, sent: bool) -> OutlastError:
             return ConfigurationError(f"{place}: its certificate is not trusted ({cause})")
         if isinstance(cause, ssl.SSLError):
             return ConfigurationError(
-                f"{place} does not speak TLS as we do ({cause}); for one without TLS use redis://"
+                f"{place} does not speak TLS as we do ({cause}); for one without TLS use {scheme}://"
             )
     return UnavailableError(
         f"{place} cannot be reached: {text}; check that it runs, its host and port, and whether "
-        "it expects TLS (rediss://) or not (redis://)"
+        f"it expects TLS ({scheme}s://) or not ({scheme}://)"
     )
 
 

@@ -184,9 +184,13 @@ class Link(abc.ABC):
     Args:
         place: The server, for people.
         limit: How many commands may be under way at once.
+
+    Attributes:
+        scheme: Of URLs to such a server, without TLS, for advice.
     """
 
     is_cluster = False
+    scheme = "redis"
 
     def __init__(self, place: str, limit: int) -> None:
         self.place = place
@@ -219,21 +223,20 @@ class Link(abc.ABC):
             try:
                 connection = await lender.acquire()
             except RAISED as error:
-                raise translate(error, place, sent=False) from error
+                raise translate(error, place, sent=False, scheme=self.scheme) from error
             try:
                 check_cancelled(before)  # It may have greeted the server on the way.
                 return await exchange(connection, commands)
             except RAISED as error:
-                raise translate(error, place, sent=True) from error
+                raise translate(error, place, sent=True, scheme=self.scheme) from error
             finally:
                 await lender.release(connection)
 
-    @staticmethod
-    def checked(answers: list[Any], place: str) -> list[Any]:
+    def checked(self, answers: list[Any], place: str) -> list[Any]:
         """The answers, if none is a refusal other than NOSCRIPT."""
         for answer in answers:
             if isinstance(answer, ResponseError) and not is_noscript(answer):
-                raise translate(answer, place, sent=True) from answer
+                raise translate(answer, place, sent=True, scheme=self.scheme) from answer
         return answers
 
 

@@ -1,5 +1,6 @@
 """From a URL, or a ready client, to the way to its server."""
 
+import ssl
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -62,23 +63,26 @@ def link_of_url(
     is_tls = base in ("rediss", "valkeys")
     if authorities and not is_tls:
         raise ConfigurationError(f"{redact(url)!r}: ssl_ca_certs goes with {base}s:// only")
-    if not cluster:
-        settings["db"] = database
-        if is_tls:
-            settings["ssl_ca_certs"] = authorities
-        return lambda: _own_server(
-            settings, f"the Redis server {place}", limit, patience, is_tls=is_tls
-        )
-    if database:
-        raise ConfigurationError(f"{redact(url)!r}: a cluster has database 0 only")
     if is_tls:
-        settings |= {"ssl": True, "ssl_ca_certs": authorities}
-    return lambda: ClusterLink(
-        RedisCluster(**settings, max_connections=limit),
-        f"the Redis cluster {place}",
-        limit,
-        patience,
-    )
+        settings["ssl_ca_certs"] = authorities
+    if cluster and database:
+        raise ConfigurationError(f"{redact(url)!r}: a cluster has database 0 only")
+
+    def connect() -> Link:
+        link: Link
+        if authorities:
+            _check_file(authorities, redact(url))
+        if cluster:
+            client = RedisCluster(**settings, ssl=is_tls, max_connections=limit)
+            link = ClusterLink(client, f"the Redis cluster {place}", limit, patience)
+        else:
+            kind = SSLConnection if is_tls else Connection
+            connections = OwnConnections(lambda: kind(**settings, db=database), patience)
+            link = ServerLink(connections, f"the Redis server {place}", limit, connections.aclose)
+        link.scheme = base.removesuffix("s") if is_tls else base
+        return link
+
+    return connect
 
 
 def link_of_client(
@@ -119,12 +123,16 @@ _REPLICAS: Final = (
 )
 
 
-def _own_server(
-    settings: dict[str, Any], place: str, limit: int, patience: float, *, is_tls: bool
-) -> Link:
-    kind = SSLConnection if is_tls else Connection
-    connections = OwnConnections(lambda: kind(**settings), patience)
-    return ServerLink(connections, place, limit, connections.aclose)
+def _check_file(authorities: str, url: str) -> None:
+    """Connecting would say neither the option nor the file."""
+    try:
+        ssl.create_default_context(cafile=authorities)
+    except OSError as error:  # An SSLError is one, too.
+        reason = error.strerror or str(error)
+        raise ConfigurationError(
+            f"{url!r}: ssl_ca_certs: {authorities!r} cannot be used as a file of certificates: "
+            f"{reason}"
+        ) from error
 
 
 def _flag(parts: StoreURL, name: str) -> bool:

@@ -43,7 +43,7 @@ async def _ask(link: Link, command: Command) -> list[Any]:
         raise
 
 
-def check(servers: Sequence[Settings], place: str, *, is_cluster: bool) -> None:
+def check(servers: Sequence[Settings], link: Link) -> None:
     """Refuse servers that must not be written to, or not in this way.
 
     Raises:
@@ -52,11 +52,13 @@ def check(servers: Sequence[Settings], place: str, *, is_cluster: bool) -> None:
     for server in servers:
         if server.get("role") == "slave":
             raise ConfigurationError(
-                f"{place} is a replica: reads from it are old and writes refused; give the primary"
+                f"{link.place} is a replica: reads from it are old and writes refused; "
+                "give the primary"
             )
-        if server.get("cluster_enabled") == "1" and not is_cluster:
+        if server.get("cluster_enabled") == "1" and not link.is_cluster:
             raise ConfigurationError(
-                f"{place} is a node of a cluster; open it with redis+cluster://, or cluster=true"
+                f"{link.place} is a node of a cluster; open it with {link.scheme}+cluster://, "
+                "or cluster=true"
             )
 
 
