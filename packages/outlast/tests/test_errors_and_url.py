@@ -89,6 +89,16 @@ def test_what_does_not_belong_in_a_url_is_refused(url: str, text: str) -> None:
         parse_url(url, options=("b", "a"))
 
 
+@pytest.mark.parametrize(
+    "password", ["/cret", "1/cret", "x/cret", "x?cret", "x#cret", "1?cret=", "℀cret", "[cret]"]
+)
+def test_a_password_that_takes_the_url_apart_is_not_shown(password: str) -> None:
+    """E4: what is special in it makes another part of the URL of its rest."""
+    with pytest.raises(ConfigurationError, match="%2F") as caught:
+        parse_url(f"x://user:{password}@host:1/place?a=1", options=("a",))
+    assert "cret" not in str(caught.value)
+
+
 @pytest.mark.parametrize("url", ["", "nothing", "/path/x", 5, None, "1x://y"])
 def test_what_has_no_scheme_is_no_url(url: object) -> None:
     with pytest.raises(ConfigurationError):

@@ -11,6 +11,8 @@ _SECRET = re.compile(r"pass|pwd|secret|token|key|credential|auth|signature", re.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9.-]*(?:\+[A-Za-z0-9.-]+)*):")
 _QUERY_PAIR = re.compile(r"([?&;])([^=&;#]*)=([^&;#]*)")
 
+_WRITTEN = "in a password write '/' as %2F, '?' as %3F, '#' as %23, '@' as %40 and '[' as %5B"
+
 
 class StoreURL(NamedTuple):
     """The parts of a store URL, percent-decoded.
@@ -71,10 +73,14 @@ def parse_url(url: str, *, options: Iterable[str] = ()) -> StoreURL:
         parts = urlsplit(url)
         port = parts.port
         pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-    except ValueError as error:
+    except ValueError:
+        # Its text quotes what it took for a port or a host: part of a password, perhaps.
         raise ConfigurationError(
-            f"{redact(url)!r} is not a store URL: {redact(str(error))}"
+            f"{redact(url)!r} is not a store URL: look at its port and query; {_WRITTEN}"
         ) from None
+    if "@" in parts.path and ":" in parts.netloc and "@" not in parts.netloc:
+        # Else the rest of a password would be the name of a database, which errors show.
+        raise ConfigurationError(f"{redact(url)!r} has '@' behind '/'; {_WRITTEN}, in a path, too")
     if parts.fragment:
         raise ConfigurationError(
             f"{redact(url)!r} has a fragment; write '#' in a path or password as %23"
@@ -83,6 +89,8 @@ def parse_url(url: str, *, options: Iterable[str] = ()) -> StoreURL:
     query: dict[str, str] = {}
     for name, value in pairs:
         if name not in known:
+            if "@" in parts.query and "@" not in parts.netloc:
+                raise ConfigurationError(f"{redact(url)!r} has '@' behind '?'; {_WRITTEN}")
             choice = f"known: {', '.join(known)}" if known else "it takes none in its URL"
             raise ConfigurationError(f"unknown option {name!r} in {redact(url)!r}; {choice}")
         if name in query:
