@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Any, ClassVar, Final, Protocol
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
 
 import outlast
 from outlast.contracts import DriverBackend
@@ -221,6 +221,20 @@ def secrets_of(url: str) -> set[str]:
     found = {form for value in values for form in (value, unquote(value))}
     # What is shorter would blot out half of the report.
     return {text for text in found if len(text) >= 3}
+
+
+def with_password(url: str, password: str) -> str:
+    """The URL with another password.
+
+    Raises:
+        NotRun: It has none.
+    """
+    parts = urlsplit(url)
+    if parts.password is None:
+        raise NotRun("needs Harness.url with a password")
+    user, _, host = parts.netloc.rpartition("@")
+    user = user.partition(":")[0]
+    return urlunsplit(parts._replace(netloc=f"{user}:{quote(password, safe='')}@{host}"))
 
 
 class UrlHarness(Harness):

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from server_support import TABLES, Admin, until
@@ -244,6 +245,30 @@ async def test_a_wrong_password_is_refused(
             error = await refusal_of(changed(url, user=user))
             assert isinstance(error, ConfigurationError), error
             assert "refused the user or the password" in str(error)
+
+
+@pytest.mark.parametrize("password", ["pässé", "пароль", "日本😀", "it's %41 @/:?#"])
+@pytest.mark.parametrize("admin", ["mariadb"], indirect=True)
+async def test_a_password_may_have_any_characters(admin: Admin, password: str) -> None:
+    """E4: in UTF-8, as the servers' own clients send it; a wrong one is refused, not shown."""
+    user = f"u{os.urandom(6).hex()}"
+    everywhere = ", ".join(f"{user}@{host}" for host in ("'127.0.0.1'", "'localhost'"))
+    secret = password.replace("'", "''")
+    for one in everywhere.split(", "):
+        await admin.run(
+            f"CREATE USER {one} IDENTIFIED BY '{secret}'",
+            f"GRANT ALL ON {admin.url.rpartition('/')[2]}.* TO {one}",
+        )
+    right = changed(admin.url, user=f"{user}:{quote(password, safe='')}")
+    async with outlast.open_backend(right) as backend:
+        await backend.ping()
+    error = await refusal_of(
+        changed(admin.url, user=f"{user}:{quote('s3cret' + password, safe='')}")
+    )
+    assert isinstance(error, ConfigurationError)
+    assert "refused the user or the password" in str(error)
+    assert password not in str(error)
+    await admin.run(f"DROP USER {everywhere}")
 
 
 @pytest.mark.parametrize("library", ["asyncpg", "psycopg"])

@@ -1,15 +1,27 @@
 """Opening and closing that are cancelled, repeated, or done by several at once."""
 
 import asyncio
+import contextlib
+import copy
 import gc
+import logging
+from urllib.parse import quote
 
 import outlast
 from outlast.driver import Scope
 from outlast.errors import ClosedError, OutlastError
 from outlast_contract.checks.cancelling import cancelled_after
 from outlast_contract.checks.lifecycle import descriptors
-from outlast_contract.engine import Context, check
-from outlast_contract.expect import error_of, eventually, expect, expect_equal, refused
+from outlast_contract.engine import Context, check, check_each
+from outlast_contract.expect import (
+    LogLines,
+    error_of,
+    eventually,
+    expect,
+    expect_equal,
+    refused,
+)
+from outlast_contract.harness import with_password
 from outlast_contract.mutations import api_of, expect_image, fill, state_of
 
 _TURNS = (*range(10), 14, 20, 30, 45, 70, 110, 170, 260, 400)
@@ -149,3 +161,39 @@ async def a_list_may_be_left_early(context: Context) -> None:
             expect_equal(len(await tasks[0]), 30, "tasks listed beside lists that were cancelled")
             await asyncio.wait(tasks)
     expect_equal(len(await client.persistence.list_task_states()), 30, "tasks in the end")
+
+
+_PASSWORDS = {
+    "of Latin-1": "pässwörtlich",
+    "of no single-byte charset": "пароль-パスワード-😀",
+    "of marks": 'it\'s "1" %41 {} \\ @/:?#&=+',
+    "of control characters": "pass\x07\x1b\x00word",
+    "of a kilobyte": "Long" * 256,
+}
+
+
+@check_each(_PASSWORDS, "E4", "E3", needs=["secret"])
+async def a_password_of_any_characters_is_not_shown(context: Context, password: str) -> None:
+    """A wrong password in the URL is refused, whatever its characters, and neither the error nor a
+    log line shows it.
+    """
+    harness = copy.copy(context.harness)
+    harness.url = with_password(harness.url or "", password)
+    shown: list[str] = []
+    with LogLines("", logging.DEBUG) as log, contextlib.suppress(OutlastError):
+        backend = None
+        try:
+            backend = await harness.open_with(context.namespace)
+            shown.append(repr(backend))
+            await backend.open()  # A server may ask for none.
+        except Exception as error:  # noqa: BLE001 - it is judged
+            shown += [str(error), repr(error)]
+            expect(isinstance(error, OutlastError), f"raised {type(error).__name__}", clause="E3")
+        finally:
+            if backend is not None:
+                await backend.aclose()
+    forms = {password, quote(password), quote(password, safe=""), repr(password)[1:-1]}
+    forms |= {ascii(password)[1:-1], ascii(password.encode())[2:-1]}
+    texts = [*shown, *log.lines]
+    leaks = [text for text in texts if any(form in text for form in forms)]
+    expect(not leaks, f"{len(leaks)} of {len(texts)} texts show the password")

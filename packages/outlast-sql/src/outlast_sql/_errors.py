@@ -43,6 +43,16 @@ def root_of(error: BaseException) -> BaseException:
     return error
 
 
+def text_of(error: BaseException, *libraries: str) -> str:
+    """What ``error`` says, if it comes from one of ``libraries`` or from the system.
+
+    Of any other only what it is: it may quote what was given to it, such as a password (E4).
+    """
+    library = type(error).__module__.partition(".")[0]
+    text = str(error).strip() if library in libraries or isinstance(error, OSError) else ""
+    return text or f"{type(error).__name__}; see the cause"
+
+
 def _origins(error: BaseException) -> Iterator[BaseException]:
     inner = getattr(error, "orig", None)
     while isinstance(inner, BaseException):
@@ -128,4 +138,4 @@ def _reason(path: str | None) -> str:
     return "SQLite could not open it, or the files beside it that end in -wal and -shm"
 
 
-__all__ = ["BUSY", "not_set_up", "primary_code", "root_of", "translate"]
+__all__ = ["BUSY", "not_set_up", "primary_code", "root_of", "text_of", "translate"]

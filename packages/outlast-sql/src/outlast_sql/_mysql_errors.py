@@ -1,5 +1,6 @@
 """Errors of MySQL and MariaDB, by number, become outlast's here (E3)."""
 
+import re
 import ssl
 from typing import Final
 
@@ -12,7 +13,7 @@ from outlast.errors import (
     PayloadTooLargeError,
     UnavailableError,
 )
-from outlast_sql._errors import root_of
+from outlast_sql._errors import root_of, text_of
 
 DUPLICATE: Final = 1062
 TRANSIENT: Final = frozenset({DUPLICATE, 1213})
@@ -35,6 +36,7 @@ _CORRUPT: Final = frozenset({126, 127, 1034, 1194, 1712})
 _BROKEN_OFF: Final = frozenset({1053, 1180, 1317, 1927, 1928, 1969, 3024, 4031})
 """The server ended the statement or the connection: it may be too late for the one to matter."""
 _LOST_PACKET: Final = "packet bigger than"
+_PACKAGE: Final = re.compile(r"'(\w+)' package is required")
 
 
 def errno_of(error: BaseException | None) -> int | None:
@@ -42,13 +44,23 @@ def errno_of(error: BaseException | None) -> int | None:
     if error is None:
         return None
     error = root_of(error)
-    if not type(error).__module__.startswith("asyncmy") or not error.args:
+    if not _is_of_asyncmy(error) or not error.args:
         return None
     number = error.args[0]
     # From 2000 to 2999 are the client's own.
     if not isinstance(number, int) or number < 1000 or 2000 <= number < 3000:
         return None
     return number
+
+
+def _is_of_asyncmy(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] == "asyncmy"
+
+
+def _text_of(error: BaseException) -> str:
+    if _is_of_asyncmy(error) and len(error.args) > 1:
+        return str(error.args[1])
+    return text_of(error, "asyncmy")
 
 
 def is_end(number: int | None) -> bool:
@@ -67,8 +79,8 @@ def translate(error: BaseException, place: str, hint: str, *, sent: bool) -> Out
     """
     error = root_of(error)
     number = errno_of(error)
-    text = str(error.args[1]) if len(error.args) > 1 else str(error) or type(error).__name__
-    if isinstance(error, RuntimeError) and "loop" in text:
+    text = _text_of(error)
+    if isinstance(error, RuntimeError) and "loop" in str(error):
         return NotSupportedError(f"the engine of {place} belongs to another event loop")
     if number is None or (number in _BROKEN_OFF and sent):
         return _unanswered(error, place, text, sent=sent)
@@ -96,6 +108,11 @@ def _unanswered(error: BaseException, place: str, text: str, *, sent: bool) -> O
     if isinstance(cause, ssl.SSLError) or "ssl" in text.lower():
         return ConfigurationError(
             f"{place}: TLS is not set the same way on both sides ({text}); see the option ssl"
+        )
+    package = _PACKAGE.match(str(error))
+    if package is not None:
+        return ConfigurationError(
+            f"{place} wants to be told the password in a way that needs the package {package[1]}"
         )
     if isinstance(error, (TypeError, ValueError)):
         return ConfigurationError(f"{place} cannot be used: {text}")

@@ -116,7 +116,8 @@ async def connect_asyncmy(url: StoreURL, options: Mapping[str, Any], timeout: fl
         host=url.host or "localhost",
         port=url.port or 3306,
         user=url.username,
-        password=url.password or "",
+        # As the clients of the servers send it; asyncmy by itself knows Latin-1 only.
+        password=(url.password or "").encode(),
         database=url.path[1:] or None,
         charset="utf8mb4",
         autocommit=True,

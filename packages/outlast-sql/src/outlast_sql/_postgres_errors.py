@@ -13,7 +13,7 @@ from outlast.errors import (
     PayloadTooLargeError,
     UnavailableError,
 )
-from outlast_sql._errors import root_of
+from outlast_sql._errors import root_of, text_of
 
 TRANSIENT: Final = frozenset({"23505", "40001", "40P01"})
 """Two transactions met; this one left no trace, and the next one may pass."""
@@ -76,7 +76,7 @@ def translate(error: BaseException, place: str, hint: str, *, sent: bool) -> Out
     error = root_of(error)
     state, is_fatal = sqlstate_of(error)
     text = _text_of(error)
-    if isinstance(error, RuntimeError) and "loop" in text:
+    if isinstance(error, RuntimeError) and "loop" in str(error):
         return NotSupportedError(f"the engine of {place} belongs to another event loop")
     if state is None or (is_fatal and sent):
         return _unanswered(error, place, text, sent=sent)
@@ -118,8 +118,7 @@ def _text_of(error: BaseException) -> str:
     if type(error).__name__ == "InternalClientError":
         # What asyncpg says of a statement after the server's last words, which nobody has read.
         return "the server ended the connection while a transaction was being made"
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return text_of(error, "asyncpg", "psycopg").splitlines()[0]
 
 
 __all__ = ["REFUSED", "TRANSIENT", "sqlstate_of", "translate"]
