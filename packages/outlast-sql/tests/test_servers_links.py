@@ -6,6 +6,7 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 from server_support import Admin, root_of, until
 from server_ways import SERVERS, server_driver, url_of
@@ -327,7 +328,7 @@ async def test_values_of_many_megabytes_and_all_bytes_are_kept(way: str, namespa
 
 async def test_mariadbs_default_packet_takes_the_least_limit(start: Callable[..., Server]) -> None:
     """V5, H-Q16: 16 MiB a packet, in which a message of 8 MiB travels as it is."""
-    server = start("mariadb", "--max-allowed-packet=16M")
+    server = start("mariadb")
     driver = SqlDriver.from_url(server.url, namespace="test")
     await driver.setup(create=True)
     limit = driver.capabilities.max_message_bytes
@@ -341,3 +342,22 @@ async def test_mariadbs_default_packet_takes_the_least_limit(start: Callable[...
     assert await driver.load(TASK, "api") == entries
     assert (await driver.read(TASK, "state")).data == data
     await driver.aclose()
+
+
+@pytest.mark.parametrize("mebibytes", [16, 32, 128])
+async def test_larger_packets_of_mariadb_take_larger_messages(
+    start: Callable[..., Server], mebibytes: int
+) -> None:
+    """V5: what is declared is what is stored, and what is refused; it is known once it is open."""
+    server = start("mariadb", f"--max-allowed-packet={mebibytes}M")
+    async with outlast.open_backend(server.url) as backend:
+        limit = backend.capabilities.max_message_bytes
+        assert (mebibytes - 1) * 2**20 < limit < mebibytes * 2**20
+        empty = outlast.ApiMessage(id="m", role="u", content="")
+        size = len(msgspec.json.encode(empty))
+        full = msgspec.structs.replace(empty, content="x" * (limit - size))
+        await backend.persistence.append_api_message("t", full)
+        assert await backend.persistence.load_api_messages("t") == [full]
+        larger = outlast.ApiMessage(id="l", role="u", content="x" * (limit - size + 1))
+        with pytest.raises(outlast.PayloadTooLargeError, match=f"limit is {limit:,}"):
+            await backend.persistence.append_api_message("t", larger)

@@ -74,7 +74,6 @@ class MariadbRecipe(Recipe):
             "innodb-flush-log-at-trx-commit": 1,
             "innodb-log-file-size": "32M",
             "max-connections": 300,
-            "max-allowed-packet": "128M",
         }
         words = [f"--{name}={value}" for name, value in options.items()]
         user = ["--user=root"] if os.geteuid() == 0 else []

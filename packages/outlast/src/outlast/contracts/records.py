@@ -67,7 +67,6 @@ class Records:
         self.calls = calls
         self.codec = codec
         self.now = clock
-        self._limit = driver.capabilities.max_message_bytes
         self._ttl = None if checkpoint_ttl is None else checkpoint_ttl.total_seconds()
 
     def encode(self, record: Record) -> bytes:
@@ -77,10 +76,12 @@ class Records:
             PayloadTooLargeError: The payload is over the driver's limit (V5).
         """
         data, size = self.codec.encode(record)
-        if size > self._limit:
+        # Asked for each time: a driver may learn it from its server when it is opened.
+        limit = self.driver.capabilities.max_message_bytes
+        if size > limit:
             raise PayloadTooLargeError(
                 f"the {type(record).__name__} takes {size:,} bytes encoded; "
-                f"the backend's limit is {self._limit:,}"
+                f"the backend's limit is {limit:,}"
             )
         return data
 
