@@ -85,7 +85,16 @@ async def test_nobody_at_the_port_is_unavailable(library: str) -> None:
     error = await refusal_of(url, timeout=5.0)
     assert isinstance(error, UnavailableError)
     assert "cannot be reached" in str(error)
+    assert "check that it runs, and its host and port" in str(error)
     assert "me:***@127.0.0.1" in str(error)
+
+
+@BY_EACH_LIBRARY
+async def test_names_are_no_reasons(library: str) -> None:
+    """E2: neither is a host that cannot be reached one where TLS is set in another way."""
+    url = changed(library, user="ssl:s3cret", host="ssl.tls.localhost:1", name="certificate")
+    error = await refusal_of(url, timeout=5.0)
+    assert isinstance(error, UnavailableError), error
 
 
 @BY_EACH_LIBRARY
@@ -107,6 +116,29 @@ async def test_tls_where_there_is_none_is_said(library: str) -> None:
     error = await refusal_of(changed(library, query=query))
     assert isinstance(error, ConfigurationError)
     assert "TLS" in str(error)
+
+
+@BY_EACH_LIBRARY
+async def test_a_file_for_tls_that_is_missing_is_named(library: str, tmp_path: Path) -> None:
+    names = {"postgres": ("sslrootcert", "sslcert"), "mariadb": ("ssl_ca", "ssl_cert")}
+    mode = "sslmode=verify-ca&" if library.startswith("postgres") else ""
+    for name in names["mariadb" if library.startswith("mariadb") else "postgres"]:
+        error = await refusal_of(changed(library, query=f"?{mode}{name}={tmp_path}/none.pem"))
+        assert isinstance(error, ConfigurationError), error
+        if "psycopg" not in library:  # It asks the server first, which knows no TLS.
+            assert f"that {name} names cannot be read: No such file" in str(error)
+            assert f"{tmp_path}/none.pem" in str(error)
+
+
+@pytest.mark.parametrize("library", ["asyncpg", "psycopg"])
+@pytest.mark.parametrize("admin", ["postgres"], indirect=True)
+async def test_a_database_without_a_schema_is_told(admin: Admin, library: str) -> None:
+    """No set-up would be of help, and none is advised."""
+    await admin.run("DROP SCHEMA public")
+    error = await refusal_of(changed(admin.url, scheme=f"postgresql+{library}"))
+    assert isinstance(error, ConfigurationError)
+    assert "none of the schemas in search_path" in str(error)
+    assert "outlast setup" not in str(error)
 
 
 @BY_EACH_LIBRARY
@@ -241,7 +273,7 @@ async def test_a_wrong_password_is_refused(
     else:
         libraries = [admin.url]
     for url in libraries:
-        for user in ("known:s3cret", "unknown:s3cret"):
+        for user in ("known:s3cret", "unknown:s3cret", "known"):
             error = await refusal_of(changed(url, user=user))
             assert isinstance(error, ConfigurationError), error
             assert "refused the user or the password" in str(error)

@@ -53,6 +53,13 @@ def text_of(error: BaseException, *libraries: str) -> str:
     return text or f"{type(error).__name__}; see the cause"
 
 
+def unreachable(place: str, text: str) -> UnavailableError:
+    """The error for a server to which nothing was sent."""
+    return UnavailableError(
+        f"{place} cannot be reached: {text}; check that it runs, and its host and port"
+    )
+
+
 def _origins(error: BaseException) -> Iterator[BaseException]:
     inner = getattr(error, "orig", None)
     while isinstance(inner, BaseException):
@@ -138,4 +145,4 @@ def _reason(path: str | None) -> str:
     return "SQLite could not open it, or the files beside it that end in -wal and -shm"
 
 
-__all__ = ["BUSY", "not_set_up", "primary_code", "root_of", "text_of", "translate"]
+__all__ = ["BUSY", "not_set_up", "primary_code", "root_of", "text_of", "translate", "unreachable"]

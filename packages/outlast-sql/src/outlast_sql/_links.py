@@ -3,8 +3,11 @@
 import abc
 import select
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from outlast.errors import ConfigurationError
+from outlast.url import StoreURL, redact
 from outlast_sql._reads import Row
 
 CLOSING_SECONDS: Final = 2.0
@@ -97,4 +100,22 @@ def abandon_transport(transport: Any) -> None:
             source.close()
 
 
-__all__ = ["CLOSING_SECONDS", "IDLE_SECONDS", "Link", "abandon_transport"]
+def check_files(url: StoreURL, *options: str) -> None:
+    """Refuse files that ``options`` of the URL name and this process cannot read: a library may not
+    say which it was.
+
+    Raises:
+        ConfigurationError: There is one.
+    """
+    for name in options:
+        if name in url.query:
+            try:
+                Path(url.query[name]).open("rb").close()
+            except OSError as error:
+                raise ConfigurationError(
+                    f"{redact(url.text)!r}: the file that {name} names cannot be read: "
+                    f"{error.strerror}"
+                ) from error
+
+
+__all__ = ["CLOSING_SECONDS", "IDLE_SECONDS", "Link", "abandon_transport", "check_files"]

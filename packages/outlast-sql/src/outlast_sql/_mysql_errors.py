@@ -13,7 +13,7 @@ from outlast.errors import (
     PayloadTooLargeError,
     UnavailableError,
 )
-from outlast_sql._errors import root_of, text_of
+from outlast_sql._errors import root_of, text_of, unreachable
 
 DUPLICATE: Final = 1062
 TRANSIENT: Final = frozenset({DUPLICATE, 1213})
@@ -28,6 +28,7 @@ _DENIED: Final = {
     1227: "its user lacks a permission",
     1665: "it logs statements; set binlog_format to MIXED or ROW",
     1698: "it refused the user or the password",
+    3159: "it wants TLS; see the option ssl",
 }
 _MISSING: Final = frozenset({1054, 1146})
 _READ_ONLY: Final = frozenset({1290, 1792, 1836})
@@ -105,7 +106,7 @@ def _unanswered(error: BaseException, place: str, text: str, *, sent: bool) -> O
     if sent:
         return OutcomeUnknownError(f"{place} did not answer: {text}")
     cause = error.__cause__ or error
-    if isinstance(cause, ssl.SSLError) or "ssl" in text.lower():
+    if isinstance(cause, ssl.SSLError):
         return ConfigurationError(
             f"{place}: TLS is not set the same way on both sides ({text}); see the option ssl"
         )
@@ -116,7 +117,7 @@ def _unanswered(error: BaseException, place: str, text: str, *, sent: bool) -> O
         )
     if isinstance(error, (TypeError, ValueError)):
         return ConfigurationError(f"{place} cannot be used: {text}")
-    return UnavailableError(f"{place} cannot be reached: {text}")
+    return unreachable(place, text)
 
 
 __all__ = ["DUPLICATE", "TRANSIENT", "errno_of", "is_end", "translate"]

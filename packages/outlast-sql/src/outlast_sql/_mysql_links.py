@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from outlast.errors import ConfigurationError, OutlastError
 from outlast.url import StoreURL, redact
-from outlast_sql._links import CLOSING_SECONDS, IDLE_SECONDS, Link, abandon_transport
+from outlast_sql._links import CLOSING_SECONDS, IDLE_SECONDS, Link, abandon_transport, check_files
 from outlast_sql._mysql_errors import errno_of, is_end
 from outlast_sql._reads import Row
 
@@ -145,6 +145,7 @@ def _tls(url: StoreURL) -> ssl.SSLContext | None:
         raise ConfigurationError(f"ssl in {shown!r} must be true or false, not {wants!r}")
     if wants == "false":
         return None
+    check_files(url, "ssl_ca", "ssl_cert", "ssl_key")
     try:
         context = ssl.create_default_context(cafile=query.get("ssl_ca"))
         if "ssl_cert" in query:

@@ -11,6 +11,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from outlast.errors import ClosedError, OutlastError, UnavailableError
+from outlast_sql._errors import unreachable
 from outlast_sql._links import CLOSING_SECONDS, Link
 
 Explain = Callable[[BaseException], OutlastError]
@@ -65,9 +66,7 @@ class Pool(abc.ABC):
             async with asyncio.timeout(self._patience - waited):
                 return await connecting
         except TimeoutError as error:
-            raise UnavailableError(
-                f"{self._place} cannot be reached: no connection within {self._patience:g} s"
-            ) from error
+            raise unreachable(self._place, f"no connection within {self._patience:g} s") from error
         except (OutlastError, asyncio.CancelledError):
             raise
         except Exception as error:

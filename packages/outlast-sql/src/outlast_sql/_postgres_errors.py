@@ -13,7 +13,7 @@ from outlast.errors import (
     PayloadTooLargeError,
     UnavailableError,
 )
-from outlast_sql._errors import root_of, text_of
+from outlast_sql._errors import root_of, text_of, unreachable
 
 TRANSIENT: Final = frozenset({"23505", "40001", "40P01"})
 """Two transactions met; this one left no trace, and the next one may pass."""
@@ -26,13 +26,22 @@ _DENIED: Final = {
     "3D000": "there is no such database",
     "42501": "its user lacks a permission; grant it, or let a user who has it run: outlast setup",
 }
-_MISSING: Final = frozenset({"3F000", "42703", "42P01"})
+_NO_SCHEMA: Final = "3F000"
+_MISSING: Final = frozenset({"42703", "42P01"})
 _READ_ONLY: Final = "25006"
 _TOO_LARGE: Final = frozenset({"54000"})
 _CORRUPT: Final = frozenset({"XX001", "XX002"})
-_TLS: Final = ("ssl", "tls", "certificate")
-_LEAD: Final = re.compile("(connection failed: )?(connection to server .*? failed: )?")
+_LEAD: Final = re.compile("(connection (failed|is bad): )?(connection to server .*? failed: )?")
 """What psycopg and libpq put before a reason: names of hosts and sockets, which are none."""
+_TLS: Final = re.compile(
+    "server (does not support SSL|sent an error response during SSL exchange|certificate for )"
+    "|received (invalid response to SSL|unencrypted data after SSL)"
+    "|SSL (error: (?!unexpected eof)|certificate)|certificate |root certificate file |private key "
+    "|could not (read|open|load|stat|get|establish|create) .*(certificate|private key|SSL)"
+    "|(invalid|weak) sslmode |sslmode value |host name must be specified for a verified SSL"
+    '|PostgreSQL server at ".*" rejected SSL upgrade'
+)
+"""How sentences about TLS begin: hosts and users may be called so, too."""
 _WORDS: Final = (
     ("28P01", re.compile(r"FATAL: +\w+ authentication failed|fe_sendauth: no password supplied")),
     ("28000", re.compile(r"FATAL: +(no pg_hba\.conf entry|pg_hba\.conf rejects)")),
@@ -82,6 +91,11 @@ def translate(error: BaseException, place: str, hint: str, *, sent: bool) -> Out
         return _unanswered(error, place, text, sent=sent)
     if state in _DENIED:
         return ConfigurationError(f"{place}: {_DENIED[state]} ({text})")
+    if state == _NO_SCHEMA:
+        return ConfigurationError(
+            f"{place}: none of the schemas in search_path exists and lets its user in ({text}); "
+            "create one, or grant USAGE and CREATE on it"
+        )
     if state in _MISSING:
         return ConfigurationError(f"{place} is not set up for outlast ({text}); {hint}")
     if state in _TOO_LARGE:
@@ -102,15 +116,13 @@ def _unanswered(error: BaseException, place: str, text: str, *, sent: bool) -> O
     for state, words in _WORDS:
         if words.match(reason):
             return ConfigurationError(f"{place}: {_DENIED[state]} ({text})")
-    is_refusal = reason.startswith("FATAL: ")
-    is_about_tls = not is_refusal and any(word in reason.lower() for word in _TLS)
-    if isinstance(error, ssl.SSLError) or is_about_tls:
+    if isinstance(error, ssl.SSLError) or _TLS.match(reason):
         return ConfigurationError(
             f"{place}: TLS is not set the same way on both sides ({text}); see sslmode"
         )
     if isinstance(error, (TypeError, ValueError)):
         return ConfigurationError(f"{place} cannot be used: {text}")
-    return UnavailableError(f"{place} cannot be reached: {text}")
+    return unreachable(place, text)
 
 
 def _text_of(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from outlast.errors import ConfigurationError, OutlastError
 from outlast.url import StoreURL, redact
-from outlast_sql._links import CLOSING_SECONDS, IDLE_SECONDS, Link, abandon_transport
+from outlast_sql._links import CLOSING_SECONDS, IDLE_SECONDS, Link, abandon_transport, check_files
 from outlast_sql._postgres_errors import sqlstate_of
 from outlast_sql._reads import Row
 
@@ -168,6 +168,8 @@ async def connect_asyncpg(url: StoreURL, options: Mapping[str, Any], timeout: fl
     cache = query.pop("statement_cache_size", None)
     if cache is not None:
         arguments["statement_cache_size"] = _whole(cache, "statement_cache_size", url)
+    if query.get("sslmode") != "disable":
+        check_files(url, "sslcert", "sslkey", "sslrootcert")
     if query:
         # The form in which asyncpg takes options of libpq.
         arguments["dsn"] = "postgresql://?" + urlencode(query)
