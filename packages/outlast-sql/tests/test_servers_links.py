@@ -350,7 +350,7 @@ async def test_larger_packets_of_mariadb_take_larger_messages(
 ) -> None:
     """V5: what is declared is what is stored, and what is refused; it is known once it is open."""
     server = start("mariadb", f"--max-allowed-packet={mebibytes}M")
-    async with outlast.open_backend(server.url) as backend:
+    async with outlast.open_backend(server.url, timeout=60.0) as backend:
         limit = backend.capabilities.max_message_bytes
         assert (mebibytes - 1) * 2**20 < limit < mebibytes * 2**20
         empty = outlast.ApiMessage(id="m", role="u", content="")
