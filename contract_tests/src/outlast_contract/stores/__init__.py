@@ -1,7 +1,8 @@
 """Harnesses for the stores that the family serves by URL, as the command uses them.
 
 Each looks past the adapter with the plain client of its store, which the backend's own distribution
-has brought, and reads no more than what belongs to outlast there.
+has brought. What a broken adapter writes may be anywhere, so each looks through the whole database,
+bucket or directory; other namespaces, where it can tell them, are left out.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,6 +11,9 @@ from typing import Any, Final
 
 from outlast_contract.harness import Harness, UrlHarness
 from outlast_contract.stores.embedded import FileHarness, MemoryHarness, SqliteHarness
+
+MANY: Final = 10_000
+"""So much of what is not outlast's is read; of more, what can be told from its name."""
 
 _REDIS: Final = "redis:RedisHarness"
 _BY_SCHEME: Final[Mapping[str, str]] = {
@@ -49,4 +53,4 @@ def harness_for(url: str, **options: Any) -> Callable[[], Harness]:
     return make
 
 
-__all__ = ["FileHarness", "MemoryHarness", "SqliteHarness", "harness_for"]
+__all__ = ["MANY", "FileHarness", "MemoryHarness", "SqliteHarness", "harness_for"]

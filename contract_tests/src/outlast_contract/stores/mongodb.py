@@ -10,6 +10,7 @@ from pymongo import MongoClient
 from pymongo.collection import Collection
 
 from outlast_contract.harness import UrlHarness
+from outlast_contract.stores import MANY
 
 
 class MongoHarness(UrlHarness):
@@ -26,7 +27,9 @@ class MongoHarness(UrlHarness):
         return {"mongodb server": await asyncio.to_thread(ask)}
 
     async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
-        """All documents of the namespace."""
+        """All documents of the namespace, and all that outlast does not make: of the collections
+        of others those with at most `MANY` documents.
+        """
         return await asyncio.to_thread(lambda: list(self._documents(namespace)))
 
     async def wipe(self, namespace: str) -> None:
@@ -36,21 +39,32 @@ class MongoHarness(UrlHarness):
     def _documents(self, namespace: str) -> Iterator[tuple[str, bytes]]:
         with self._collections() as collections:
             for collection in collections:
-                for document in collection.find(_within(namespace)):
+                is_ours = collection.name.startswith(_OURS)
+                if not is_ours and collection.estimated_document_count() > MANY:
+                    continue
+                wanted = {"$or": [_within(namespace), _OUTSIDE]} if is_ours else {}
+                for document in collection.find(wanted):
                     yield f"{collection.name}/{document['_id']}", repr(document).encode()
 
     def _remove(self, namespace: str) -> None:
         with self._collections() as collections:
             for collection in collections:
-                collection.delete_many(_within(namespace))
+                if collection.name.startswith(_OURS):
+                    collection.delete_many(_within(namespace))
 
     @contextmanager
     def _collections(self) -> Generator[list[Collection[dict[str, Any]]]]:
         settings = {name: value for name, value in self.options.items() if name != "driver"}
         with MongoClient[dict[str, Any]](str(self.url), **settings) as client:
             database = client.get_default_database("outlast")
-            names = database.list_collection_names()
-            yield [database[name] for name in names if name.startswith("outlast_")]
+            # A view has no documents of its own.
+            names = database.list_collection_names(filter={"type": "collection"})
+            yield [database[name] for name in names if not name.startswith("system.")]
+
+
+_OURS = "outlast_"
+_OUTSIDE = {"_id": {"$not": {"$regex": "^[0-9a-f]{32}/"}}}
+"""What is in no namespace, although it is in a collection of outlast."""
 
 
 def _within(namespace: str) -> dict[str, Any]:

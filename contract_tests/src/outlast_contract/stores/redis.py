@@ -1,27 +1,46 @@
 """Redis, Valkey and Redis Cluster, read with redis-py."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib import import_module
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from redis.asyncio import Redis, RedisCluster
+from redis.exceptions import NoPermissionError
 
 from outlast_contract.faults.endpoints import Endpoints, endpoints_of
 from outlast_contract.harness import UrlHarness
+from outlast_contract.stores import MANY
 
 _Blocking: Any = import_module("redis").Redis
+_OURS = b"outlast:{"
 
 
 class RedisHarness(UrlHarness):
     """A server or a cluster, by the URL of outlast."""
 
     async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
-        """Every key of the namespace, with all that it holds."""
+        """Every key of the namespace with all that it holds, and every key that outlast does not
+        make: of more than `MANY` of those, the ones that name the namespace.
+        """
         client = self._client()
         try:
-            return [found async for found in keys_of(client, namespace)]
+            keys = [key async for key in client.scan_iter(count=5000)]
+            strange = [key for key in keys if not key.startswith(_OURS)]
+            if len(strange) > MANY:
+                strange = [key for key in strange if namespace.encode() in key]
+            own = _beginnings(namespace)
+            wanted = [key for key in keys if key.startswith(own)] + strange
+            return [found async for found in _contents(client, wanted)]
         finally:
             await client.aclose()
 
@@ -120,21 +139,43 @@ async def keys_of(client: Any, namespace: str) -> AsyncIterator[tuple[str, bytes
     """Every key of a namespace, with all that it holds, read with a client of redis-py."""
     tag = quote(namespace, safe="")
     escaped = "".join(f"\\{letter}" if letter in "*?[]\\" else letter for letter in tag)
-    beginnings = (f"outlast:{{{tag}.".encode(), f"outlast:{{{tag}}}".encode())
-    async for key in client.scan_iter(match=f"outlast:{{{escaped}*", count=1000):
-        if not key.startswith(beginnings):
+    listed = client.scan_iter(match=f"outlast:{{{escaped}*", count=1000)
+    own = [key async for key in listed if key.startswith(_beginnings(namespace))]
+    async for found in _contents(client, own):
+        yield found
+
+
+def _beginnings(namespace: str) -> tuple[bytes, ...]:
+    tag = quote(namespace, safe="")
+    return f"outlast:{{{tag}.".encode(), f"outlast:{{{tag}}}".encode()
+
+
+async def _contents(client: Any, keys: Sequence[bytes]) -> AsyncIterator[tuple[str, bytes]]:
+    for key in keys:
+        try:
+            held = await _held(client, key)
+        except NoPermissionError:  # a stranger's, which this user may not touch
             continue
-        held: Any
-        match await client.type(key):
-            case b"hash":
-                held = await client.hgetall(key)
-            case b"list":
-                held = await client.lrange(key, 0, -1)
-            case b"zset":
-                held = await client.zrange(key, 0, -1, withscores=True)
-            case _:
-                held = await client.get(key)
-        yield key.decode("latin-1"), repr(held).encode()
+        if held is not None:  # removed in between
+            yield key.decode("latin-1"), repr(held).encode()
+
+
+async def _held(client: Any, key: bytes) -> object:
+    match await client.type(key):
+        case b"hash":
+            return await client.hgetall(key)
+        case b"list":
+            return await client.lrange(key, 0, -1)
+        case b"set":
+            return await client.smembers(key)
+        case b"zset":
+            return await client.zrange(key, 0, -1, withscores=True)
+        case b"stream":
+            return await client.xrange(key)
+        case b"string":
+            return await client.get(key)
+        case _:
+            return await client.dump(key)
 
 
 __all__ = ["RedisHarness", "keys_of"]

@@ -3,14 +3,18 @@
 import asyncio
 import atexit
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
+from heapq import nlargest
 from importlib import import_module
+from itertools import chain, islice
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from outlast_contract.harness import UrlHarness
+from outlast_contract.stores import MANY
 
 # Neither has types.
 _boto3: Any = import_module("boto3")
@@ -19,6 +23,11 @@ _errors: Any = import_module("botocore.exceptions")
 _FAILURES: Any = (_errors.BotoCoreError, _errors.ClientError)
 
 _CREDENTIALS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+_FORBIDDEN = 403
+_READ = 300
+"""So many strange objects are read, each by a request."""
+
+_NAMESPACE = re.compile("[0-9a-f]{32}/")
 _SETTINGS = (*_CREDENTIALS, "endpoint_url", "region", "profile", "addressing_style")
 
 
@@ -26,9 +35,13 @@ class S3Harness(UrlHarness):
     """A prefix of a bucket, by the URL of outlast."""
 
     async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
-        """All objects of the namespace."""
+        """All objects of the namespace, and the newest of those in the bucket that outlast does not
+        make.
+        """
         place = self._place(namespace)
-        return await asyncio.to_thread(lambda: list(_objects(place)))
+        return await asyncio.to_thread(
+            lambda: list(_objects(place, chain(*place.pages(), place.strange())))
+        )
 
     async def versions(self) -> Mapping[str, str]:
         """What the store calls itself in its answers."""
@@ -57,19 +70,41 @@ class S3Harness(UrlHarness):
         known = self._settings()
         prefix = f"{parts.path.strip('/')}/" if parts.path.strip("/") else ""
         folder = f"{prefix}{sha256(namespace.encode()).hexdigest()[:32]}/"
-        return _Place(_client(os.getpid(), **known), parts.netloc, folder)
+        return _Place(_client(os.getpid(), **known), parts.netloc, prefix, folder)
 
 
 class _Place(NamedTuple):
     client: Any
     bucket: str
+    prefix: str
     folder: str
 
-    def pages(self) -> Iterator[list[str]]:
-        """Names of objects, page after page."""
+    def pages(self) -> Iterator[list[Any]]:
+        """Objects as they are listed, page after page."""
         listing = self.client.get_paginator("list_objects_v2")
         for page in listing.paginate(Bucket=self.bucket, Prefix=self.folder):
-            yield [str(entry["Key"]) for entry in page.get("Contents", ())]
+            yield page.get("Contents", [])
+
+    def strange(self) -> list[Any]:
+        """The newest objects in no namespace; the namespaces' many objects are not listed."""
+        listed = islice(self._strange_in(""), MANY)
+        try:
+            return nlargest(_READ, listed, key=lambda entry: entry["LastModified"])
+        except self.client.exceptions.ClientError as error:
+            if error.response["ResponseMetadata"]["HTTPStatusCode"] != _FORBIDDEN:
+                raise
+            return []  # This user may list its own prefix only.
+
+    def _strange_in(self, folder: str) -> Iterator[Any]:
+        listing = self.client.get_paginator("list_objects_v2")
+        for page in listing.paginate(Bucket=self.bucket, Prefix=folder, Delimiter="/"):
+            yield from page.get("Contents", ())
+            for entry in page.get("CommonPrefixes", ()):
+                below = str(entry["Prefix"])
+                if self.prefix.startswith(below):
+                    yield from self._strange_in(below)
+                elif not (folder == self.prefix and _NAMESPACE.fullmatch(below, len(folder))):
+                    yield from chain.from_iterable(self._replace(folder=below).pages())
 
 
 def _found_secrets(profile: str | None) -> tuple[str, ...]:
@@ -101,23 +136,23 @@ def _client(pid: int, **settings: str) -> Any:
     return client
 
 
-def _objects(place: _Place) -> Iterator[tuple[str, bytes]]:
+def _objects(place: _Place, listed: Iterable[Any]) -> Iterator[tuple[str, bytes]]:
     client = place.client
-    for names in place.pages():
-        for name in names:
-            try:
-                answer = client.get_object(Bucket=place.bucket, Key=name)
-            except client.exceptions.NoSuchKey:  # removed in between
-                continue
-            yield name, answer["Body"].read()
+    for entry in listed:
+        name = str(entry["Key"])
+        try:
+            answer = client.get_object(Bucket=place.bucket, Key=name)
+        except client.exceptions.NoSuchKey:  # removed in between
+            continue
+        yield name, answer["Body"].read()
 
 
 def _remove(place: _Place) -> None:
-    for names in place.pages():
-        if names:
+    for page in place.pages():
+        if page:
             place.client.delete_objects(
                 Bucket=place.bucket,
-                Delete={"Objects": [{"Key": name} for name in names], "Quiet": True},
+                Delete={"Objects": [{"Key": entry["Key"]} for entry in page], "Quiet": True},
             )
 
 

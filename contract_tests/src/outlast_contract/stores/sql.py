@@ -3,10 +3,11 @@
 import abc
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 from urllib.parse import unquote, urlsplit
 
 from outlast_contract.harness import UrlHarness
+from outlast_contract.stores import MANY
 
 
 class _Fetch(Protocol):
@@ -27,17 +28,40 @@ _QUERIES = {
 
 
 class _ServerHarness(UrlHarness, abc.ABC):
+    _quote: ClassVar[str]
+    _tables: ClassVar[str]
+    """The query for the names of all tables that may be read."""
+
     async def raw(self, namespace: str) -> Iterable[tuple[str, bytes]]:
-        """All rows of the namespace, and those that belong to none."""
+        """All rows of the namespace, those that belong to none, and those of all other tables with
+        at most `MANY` rows.
+        """
         fetch, close, mark = await self._connect()
         try:
-            return [
+            found = [
                 (f"{table}/{number}", _joined(row))
                 for table, query in _QUERIES.items()
                 for number, row in enumerate(await fetch(query.format(ns=mark), namespace.encode()))
             ]
+            for (table,) in await fetch(self._tables):
+                if _text(table) not in _QUERIES:
+                    rows = await self._rows(fetch, _text(table))
+                    found += [(f"{_text(table)}/{n}", _joined(row)) for n, row in enumerate(rows)]
+            return found
         finally:
             await close()
+
+    async def _rows(self, fetch: _Fetch, table: str) -> Sequence[Sequence[Any]]:
+        try:
+            quoted = table.replace(self._quote, 2 * self._quote)
+            rows = await fetch(
+                f"SELECT * FROM {self._quote}{quoted}{self._quote} LIMIT {MANY + 1}"  # noqa: S608
+            )
+        except Exception:
+            if table in [_text(name) for (name,) in await fetch(self._tables)]:
+                raise
+            return ()  # a neighbour's, removed in between
+        return rows if len(rows) <= MANY else ()
 
     async def wipe(self, namespace: str) -> None:
         """Remove everything, what outlives a sweep included."""
@@ -66,6 +90,13 @@ class _ServerHarness(UrlHarness, abc.ABC):
 class PostgresHarness(_ServerHarness):
     """A database of PostgreSQL, by the URL of outlast."""
 
+    _quote = '"'
+    _tables = (
+        "SELECT tablename FROM pg_catalog.pg_tables WHERE schemaname = current_schema()"
+        " AND has_table_privilege(quote_ident(schemaname) || '.' || quote_ident(tablename),"
+        " 'SELECT')"
+    )
+
     async def _connect(self) -> tuple[_Fetch, Callable[[], Awaitable[object]], str]:
         asyncpg: Any = import_module("asyncpg")
         place = (self.url or "").partition("://")[2]
@@ -75,6 +106,12 @@ class PostgresHarness(_ServerHarness):
 
 class MysqlHarness(_ServerHarness):
     """A database of MySQL or MariaDB, by the URL of outlast."""
+
+    _quote = "`"
+    _tables = (
+        "SELECT table_name FROM information_schema.tables WHERE table_schema = database()"
+        " AND table_type = 'BASE TABLE'"
+    )
 
     async def _connect(self) -> tuple[_Fetch, Callable[[], Awaitable[object]], str]:
         asyncmy: Any = import_module("asyncmy")
@@ -96,6 +133,10 @@ class MysqlHarness(_ServerHarness):
                 return rows
 
         return fetch, connection.ensure_closed, "%s"
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode() if isinstance(name, bytes) else name
 
 
 def _joined(row: Iterable[Any]) -> bytes:
