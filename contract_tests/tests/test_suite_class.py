@@ -79,6 +79,14 @@ def test_what_a_store_lacks_is_left_out() -> None:
     assert 0 < len(wanted) < len(select_checks())
 
 
+def test_a_second_store_can_be_limited_to_what_the_first_one_lacks() -> None:
+    """Every test that needs a secret, and no other."""
+    suite = contract_suite(MemoryHarness, only=["secret"])
+    wanted = [check.test_name for check in select_checks() if "secret" in check.needs]
+    assert sorted(names_of(suite)) == sorted(wanted)
+    assert len(wanted) > 1
+
+
 def test_an_unchanged_subclass_passes_the_guard() -> None:
     """Fixtures and tests of its own are a subclass's own affair."""
 

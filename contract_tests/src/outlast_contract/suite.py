@@ -32,6 +32,7 @@ def contract_suite(
     xfail: Mapping[str, str] | None = None,
     cases: int | None = None,
     lacks: Iterable[Need] = (),
+    only: Iterable[Need] = (),
 ) -> type:
     """Make a test class that holds a backend to the contract; name it ``Test...`` in a test module.
 
@@ -55,13 +56,17 @@ def contract_suite(
         lacks: What the store can never offer, such as ``endpoints`` if it has no server: tests
             that need it are left out, instead of skipped. So are heavy ones that ``settings``
             exclude.
+        only: Leave out all tests that need none of these: for a second store of the kind, which has
+            what the first one lacks, such as a ``secret``.
     """
     if isinstance(make_harness, type) and not _opens(make_harness):
         raise TypeError(f"{make_harness.__name__} defines neither open() nor url")
     expected = dict(xfail or {})
     tests: dict[str, Any] = {}
-    without = frozenset(lacks)
+    without, wanted = frozenset(lacks), frozenset(only)
     for check in select_checks(tiers=tiers, cases=_cases() if cases is None else cases):
+        if wanted and not check.needs & wanted:
+            continue
         if check.needs & without or (check.heavy and settings is not None and not settings.heavy):
             continue
         test = _make_test(check, make_harness, settings)

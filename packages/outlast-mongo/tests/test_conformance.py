@@ -1,15 +1,18 @@
 """MongoDB keeps the contract, through PyMongo's asyncio client and through Motor."""
 
+import atexit
 import dataclasses
+import functools
+import secrets
 from typing import Any
 
 import pytest
-from mongo_support import server_of, url_of
+from mongo_support import admin, server_of, url_of
 from motor.motor_asyncio import AsyncIOMotorClient
 
 import outlast
 from outlast_contract import Settings, contract_suite
-from outlast_contract.servers import shared_server
+from outlast_contract.servers import shared_server, start_server
 from outlast_contract.stores.mongodb import MongoHarness
 from outlast_mongo import MongoBackend
 
@@ -25,6 +28,27 @@ class PyMongoHarness(MongoHarness):
         server = server_of(lambda: shared_server("mongodb"))
         super().__init__(url_of(server, "contract"))
         self.is_temporary = not server.is_external
+
+
+class PasswordHarness(MongoHarness):
+    """A server that asks for a password, one for all tests of a process."""
+
+    is_temporary = True
+
+    def __init__(self) -> None:
+        super().__init__(_guarded_url())
+
+
+@functools.cache
+def _guarded_url() -> str:
+    server = server_of(lambda: start_server("mongodb-standalone", "--auth"))
+    atexit.register(server.close)
+    password = secrets.token_hex(12)
+    # As long as there are no users, whoever is on the same machine may make the first one.
+    command = {"createUser": "owner", "pwd": password, "roles": ["root"]}
+    admin(server, command)
+    host, port = server.addresses[0]
+    return f"mongodb://owner:{password}@{host}:{port}/contract?authSource=admin"
 
 
 class _Lending(MongoBackend):
@@ -66,6 +90,8 @@ KNOWN = {
     "test_e3_unknown_options_are_refused": "a client that is passed in takes no options at all",
 }
 
+# The other servers ask for no password.
+TestPassword = contract_suite(PasswordHarness, only=["secret"])
 if Settings.from_environment().thorough:  # Thousands of tests, which take long to collect, too.
     TestPyMongo = contract_suite(PyMongoHarness)
     TestMotor = contract_suite(MotorHarness, xfail=KNOWN)

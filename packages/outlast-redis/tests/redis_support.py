@@ -1,6 +1,8 @@
 """What the tests of this distribution share: harnesses, clients, a look past the driver."""
 
 import asyncio
+import atexit
+import functools
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -13,7 +15,7 @@ import outlast_contract.stores.redis
 from outlast.driver import Fence
 from outlast_contract.faults.wires import Address
 from outlast_contract.harness import Endpoints, Harness
-from outlast_contract.servers import Server, shared_server
+from outlast_contract.servers import Server, shared_server, start_server
 from outlast_redis import RedisBackend
 
 
@@ -55,6 +57,29 @@ class RedisHarness(outlast_contract.stores.redis.RedisHarness):
         self.url = self.server.url
         self.server_kind = self.kind
         self.is_temporary = not self.server.is_external
+
+
+class PasswordHarness(outlast_contract.stores.redis.RedisHarness):
+    """A server that asks for a password, one for all tests of a process."""
+
+    is_temporary = True
+
+    def __init__(self) -> None:
+        super().__init__("redis://")  # Known once it runs.
+
+    async def start(self) -> None:
+        host, port = (await asyncio.to_thread(_guarded_server)).addresses[0]
+        self.url = f"redis://:{PASSWORD}@{host}:{port}/0"
+
+
+PASSWORD = secrets.token_hex(12)
+
+
+@functools.cache
+def _guarded_server() -> Server:
+    server = start_server("redis", "--requirepass", PASSWORD)
+    atexit.register(server.close)
+    return server
 
 
 class ValkeyHarness(RedisHarness):

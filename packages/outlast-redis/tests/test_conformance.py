@@ -6,7 +6,13 @@ clients, and the races and faults of a cluster, are a matter of long ones.
 
 import dataclasses
 
-from redis_support import ClusterHarness, DecodingHarness, RedisHarness, ValkeyHarness
+from redis_support import (
+    ClusterHarness,
+    DecodingHarness,
+    PasswordHarness,
+    RedisHarness,
+    ValkeyHarness,
+)
 
 from outlast_contract import Settings, contract_suite
 
@@ -14,6 +20,8 @@ KNOWN = {
     "test_e3_unknown_options_are_refused": "a keyword that a class lacks is a TypeError",
 }
 
+# The other servers ask for no password.
+TestPassword = contract_suite(PasswordHarness, only=["secret"])
 if Settings.from_environment().thorough:  # Thousands of tests, which take long to collect, too.
     TestRedis = contract_suite(RedisHarness)
     TestDecodingClient = contract_suite(DecodingHarness, xfail=KNOWN)
