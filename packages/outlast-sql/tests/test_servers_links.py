@@ -15,7 +15,12 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 import outlast
 from outlast.driver import Entry, Index, Scope
-from outlast.errors import OutcomeUnknownError, OutlastError, UnavailableError
+from outlast.errors import (
+    OutcomeUnknownError,
+    OutlastError,
+    PayloadTooLargeError,
+    UnavailableError,
+)
 from outlast_contract.servers import Server
 from outlast_sql import SqlBackend, SqlDriver
 
@@ -361,3 +366,53 @@ async def test_larger_packets_of_mariadb_take_larger_messages(
         larger = outlast.ApiMessage(id="l", role="u", content="x" * (limit - size + 1))
         with pytest.raises(outlast.PayloadTooLargeError, match=f"limit is {limit:,}"):
             await backend.persistence.append_api_message("t", larger)
+
+
+@pytest.fixture
+async def lax_mariadb(start: Callable[..., Server]) -> AsyncIterator[Admin]:
+    """A server of the test's own with settings that it should not have; as root."""
+    server = start("mariadb", "--sql-mode=", "--innodb-snapshot-isolation=ON")
+    root = await Admin.on(root_of(server.url))
+    root.url = server.url
+    yield root
+    await root.close()
+
+
+@pytest.mark.parametrize("is_lent", [False, True], ids=["own", "lent"])
+async def test_new_records_of_different_ids_never_end_in_a_deadlock(
+    lax_mariadb: Admin, is_lent: bool
+) -> None:
+    """H-Q13, H-Q14: the default isolation level locks the gaps between records, too."""
+    engine = None
+    if is_lent:
+        url = f"mysql+asyncmy://{lax_mariadb.url.partition('://')[2]}"
+        engine = create_async_engine(url, pool_size=10)
+        driver = SqlDriver.from_engine(engine, namespace="test")
+    else:
+        driver = SqlDriver.from_url(lax_mariadb.url, namespace="test")
+    await driver.setup(create=True)
+    for turn in range(3):
+        scopes = [Scope("task", f"{turn} {number}") for number in range(40)]
+        await asyncio.gather(*(driver.claim(scope, claim_id(1)) for scope in scopes))
+    assert await lax_mariadb.rows("SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'") == [
+        ("Innodb_deadlocks", "0")
+    ]
+    await driver.aclose()
+    if engine is not None:
+        await engine.dispose()
+
+
+@pytest.mark.parametrize("is_compound", [False, True], ids=["steps", "compound"])
+async def test_a_value_that_is_too_long_is_never_cut(lax_mariadb: Admin, is_compound: bool) -> None:
+    """H-Q16: the server would do it, and only warn."""
+    driver = SqlDriver.from_url(lax_mariadb.url, namespace="test")
+    await driver.setup(create=True)
+    if not is_compound:
+        driver._compound = False  # type: ignore[attr-defined]
+    await driver.write(TASK, "state", b"first", fence=None, index=Index("p", "s" * 64))
+    with pytest.raises(PayloadTooLargeError):
+        await driver.write(TASK, "state", b"second", fence=None, index=Index("p", "s" * 65))
+    found = await driver.read(TASK, "state")
+    assert found.data == b"first"
+    assert await lax_mariadb.rows("SELECT status FROM outlast.outlast_scope") == [(b"s" * 64,)]
+    await driver.aclose()

@@ -42,6 +42,10 @@ class Link(abc.ABC):
     async def run(self, sql: str) -> None:
         """Run a statement, without parameters, for its effect."""
 
+    async def start(self) -> None:
+        """Begin a transaction."""
+        await self.run(self.begin)
+
     @abc.abstractmethod
     async def run_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         """Run an INSERT for each of many rows, inside a transaction."""

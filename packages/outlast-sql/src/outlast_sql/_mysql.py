@@ -16,7 +16,7 @@ from outlast_sql import _mysql_sql as sql
 from outlast_sql._batches import Parameters
 from outlast_sql._links import Link
 from outlast_sql._mysql_errors import TRANSIENT, errno_of, translate
-from outlast_sql._mysql_links import OPTIONS, AsyncmyLink, connect_asyncmy
+from outlast_sql._mysql_links import OPTIONS, LentAsyncmyLink, connect_asyncmy
 from outlast_sql._reads import Dialect, Row, encoded
 from outlast_sql._schema import (
     LOG_CODES,
@@ -51,7 +51,6 @@ _VARIABLES: Final = (
     "innodb_flush_method",
     "max_allowed_packet",
     "read_only",
-    "sql_mode",
     "version",
     "wsrep_on",
     "wsrep_sync_wait",
@@ -133,7 +132,7 @@ class MysqlDriver(ServerDriver):
             place=f"the database at {engine.url.render_as_string(hide_password=True)}",
             hint="open it once with setup=True",
             engine=engine,
-            link_on=AsyncmyLink,
+            link_on=LentAsyncmyLink,
         )
         made.name = engine.dialect.name
         return made

@@ -22,6 +22,9 @@ from outlast_sql._reads import Row
 OPTIONS: Final = frozenset({"ssl", "ssl_ca", "ssl_cert", "ssl_check_hostname", "ssl_key"})
 """In the URL; SQLAlchemy's names."""
 
+_ISOLATION: Final = "ISOLATION LEVEL READ COMMITTED"
+"""By default what is not there is locked, too: those who make different records at the same time
+would end in deadlocks (H-Q13, H-Q14)."""
 _KEPT: Final = 64
 """Statements that a connection keeps prepared."""
 _GROUPS: Final = (32, 8, 1)
@@ -92,6 +95,15 @@ class AsyncmyLink(Link):
         return transport.get_extra_info("socket")
 
 
+class LentAsyncmyLink(AsyncmyLink):
+    """A connection of asyncmy that has the settings of its owner."""
+
+    async def start(self) -> None:
+        # Of the next transaction only; a session of ours has it set for all.
+        await self.run(f"SET TRANSACTION {_ISOLATION}")
+        await super().start()
+
+
 def _groups(rows: Iterable[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:
     left = iter(rows)
     while some := list(islice(left, _GROUPS[0])):
@@ -130,7 +142,7 @@ async def connect_asyncmy(url: StoreURL, options: Mapping[str, Any], timeout: fl
         settings.append(f"idle_transaction_timeout = {IDLE_SECONDS}")
     try:
         await link.run(f"SET SESSION {', '.join(settings)}")
-        await link.run("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        await link.run(f"SET SESSION TRANSACTION {_ISOLATION}")
     except BaseException:
         connection.close()
         raise
@@ -157,4 +169,4 @@ def _tls(url: StoreURL) -> ssl.SSLContext | None:
     return context
 
 
-__all__ = ["OPTIONS", "AsyncmyLink", "connect_asyncmy"]
+__all__ = ["OPTIONS", "AsyncmyLink", "LentAsyncmyLink", "connect_asyncmy"]

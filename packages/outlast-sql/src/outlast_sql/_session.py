@@ -74,7 +74,7 @@ class Session:
 
     async def transaction(self, step: Callable[[Database], ResultT]) -> ResultT:
         """Run a step between BEGIN and COMMIT, or leave no trace of it."""
-        await self._link.run(self._link.begin)
+        await self._link.start()
         try:
             answer: ResultT = await greenlet_spawn(step, self)
             self.committing = True
