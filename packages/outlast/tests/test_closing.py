@@ -203,3 +203,126 @@ async def test_why_opening_failed_is_not_hidden_by_what_closing_adds() -> None:
         await backend.open()
     with pytest.raises(ClosedError):
         await backend.ping()
+
+
+class Unanswered(MemoryDriver):
+    """Its store does not answer while it is set up, or answers `error`; neither in closing."""
+
+    def __init__(self, error: OutlastError | None = None) -> None:
+        super().__init__(namespace="default")
+        self.error = error
+        self.asked = self.released = 0
+        self.silence = asyncio.Event()
+
+    async def setup(self, *, create: bool) -> None:
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        await self.silence.wait()
+
+    async def aclose(self) -> None:
+        await self.silence.wait()
+        self.released += 1
+
+
+async def _all_but_this() -> set[asyncio.Task[object]]:
+    return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
+
+
+async def test_all_who_wait_for_an_opening_are_told_why_it_failed() -> None:
+    driver = Unanswered(ConfigurationError("the reason"))
+    driver.silence.set()
+    backend = DriverBackend(driver)
+    opened = await asyncio.gather(*(backend.open() for _ in range(3)), return_exceptions=True)
+    assert [str(error).rpartition(": ")[2] for error in opened] == ["the reason"] * 3
+    assert (driver.asked, driver.released) == (1, 1)
+    with pytest.raises(ClosedError, match="make a new one"):
+        await backend.open()
+
+
+async def test_a_cancelled_opening_ends_at_once_and_closing_waits_for_what_it_left() -> None:
+    """X1, C7: whatever a driver does with a store that says nothing."""
+    driver = Unanswered()
+    backend = DriverBackend(driver, timeout=1000)
+    opening = asyncio.ensure_future(backend.open())
+    while not driver.asked:
+        await asyncio.sleep(0)
+    opening.cancel()
+    await asyncio.wait([opening], timeout=30)
+    assert opening.cancelled()
+    for call in (backend.open, backend.ping):
+        with pytest.raises(ClosedError):
+            await call()
+    closing = asyncio.ensure_future(backend.aclose())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    driver.silence.set()
+    await closing
+    assert driver.released == 1
+    assert not await _all_but_this()
+
+
+async def test_an_opening_goes_on_while_somebody_waits_for_it() -> None:
+    driver = Unanswered()
+    backend = DriverBackend(driver, timeout=1000)
+    first, second = (asyncio.ensure_future(backend.open()) for _ in range(2))
+    while not driver.asked:
+        await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait([first])
+    driver.silence.set()
+    await second
+    assert first.cancelled()
+    await backend.ping()
+    await backend.aclose()
+    assert (driver.asked, driver.released) == (1, 1)
+    assert not await _all_but_this()
+
+
+async def test_an_opening_that_is_cancelled_when_it_is_done_is_not_left_open() -> None:
+    """Nobody would know that it is open."""
+    driver = Unanswered()
+    backend = DriverBackend(driver, timeout=1000)
+    opening = asyncio.ensure_future(backend.open())
+    while not driver.asked:
+        await asyncio.sleep(0)
+    driver.silence.set()
+    while not (set_up := backend._opening) or not set_up.done():
+        await asyncio.sleep(0)
+    opening.cancel()
+    await asyncio.wait([opening])
+    assert opening.cancelled()
+    assert driver.released == 1
+    assert not await _all_but_this()
+
+
+async def test_opening_and_the_release_after_it_failed_have_the_time_of_one_call() -> None:
+    """E6: the time for both is that of one call."""
+    driver = Unanswered()
+    backend = DriverBackend(driver, timeout=0.2)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with pytest.raises(UnavailableError, match="no answer within"):
+        await backend.open()
+    # A second timeout, for the release, is 0.4 s longer.
+    assert loop.time() - began < 0.39
+    driver.silence.set()
+    await backend.aclose()
+    assert driver.released == 1
+
+
+async def test_an_opening_in_another_loop_is_not_waited_for() -> None:
+    driver = Unanswered()
+    backend = DriverBackend(driver, timeout=1000)
+    opening = asyncio.ensure_future(backend.open())
+    while not driver.asked:
+        await asyncio.sleep(0)
+
+    async def elsewhere() -> None:
+        with pytest.raises(NotSupportedError, match="being opened in another event loop"):
+            await backend.open()
+
+    await asyncio.to_thread(asyncio.run, elsewhere())
+    driver.silence.set()
+    await opening
+    await backend.aclose()

@@ -1,5 +1,6 @@
-"""Stores that do not answer, or are not there, and come back (E1, E2, E6, C8)."""
+"""Stores that do not answer, or are not there, and come back (E1, E2, E6, C8, X1)."""
 
+import asyncio
 from typing import Final
 
 from outlast.errors import UnavailableError
@@ -18,6 +19,10 @@ from outlast_contract.faults.endings import (
 from outlast_contract.faults.kinds import cut, lose_reply
 from outlast_contract.faults.network import Network
 from outlast_contract.faults.strikes import breaking, places
+
+_LONG: Final = 60.0
+_PROMPT: Final = 10.0
+"""Seconds: what does not wait for the store is over by then, also on a busy machine."""
 
 _SILENCES: Final = {"the request is swallowed": False, "the reply is swallowed": True}
 
@@ -86,10 +91,12 @@ async def a_store_that_is_away_is_unavailable(context: Context) -> None:
 
 
 async def _opening_fails(context: Context, network: Network, what: str) -> None:
+    """For all tasks that wait for it."""
     backend = await network.make(context.namespace, timeout=PATIENCE)
-    error = await ends(f"opening {what}", backend.open())
-    text = f"opening {what} ended with {error!r}; it must raise UnavailableError"
-    expect(isinstance(error, UnavailableError), text, clause="E1")
+    openings = (ends(f"opening {what}", backend.open()) for _ in range(3))
+    for error in await asyncio.gather(*openings):
+        text = f"opening {what} ended with {error!r}; it must raise UnavailableError"
+        expect(isinstance(error, UnavailableError), text, clause="E1")
     await backend.aclose()
 
 
@@ -112,6 +119,36 @@ async def a_deaf_server_ends_opening_and_calls_in_time(context: Context) -> None
     network.go_deaf(deaf=False)
     await network.break_all()
     await serves_again(client, prepared, "when the server speaks again")
+
+
+@check("X1", "C7", tier="faults", needs=["endpoints"])
+async def an_opening_that_nothing_answers_can_be_cancelled(context: Context) -> None:
+    """Cancelled while the store says nothing, opening tells its caller at once, however long it
+    might wait; closing then leaves no connection.
+    """
+    network = await context.network()
+    backend = await network.make(context.namespace, timeout=_LONG)
+    network.go_deaf()
+    opening = asyncio.ensure_future(error_of(backend.open()))
+
+    async def has_connected() -> bool:
+        return bool(network.connections) or opening.done()
+
+    await eventually(has_connected, "opening connects to the store", within=_PROMPT)
+    opening.cancel()
+    await asyncio.wait([opening], timeout=_PROMPT)
+    text = f"an opening that was cancelled still waits for the store after {_PROMPT:g} s"
+    expect(opening.done(), text, clause="X1")
+    text = "an opening that was cancelled did not end so"
+    expect(opening.cancelled(), text, clause="X1")
+    network.go_deaf(deaf=False)
+    await network.break_all()
+    await backend.aclose()
+
+    async def nothing_left() -> bool:
+        return not network.connections
+
+    await eventually(nothing_left, "connections of a cancelled opening are closed", within=_PROMPT)
 
 
 @check("X4", "E3", "E1", "C8", tier="faults", needs=["endpoints"])

@@ -2,9 +2,8 @@
 
 import abc
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from types import TracebackType
@@ -24,6 +23,7 @@ from outlast.errors import (
     ClosedError,
     ConfigurationError,
     InvalidDataError,
+    NotSupportedError,
     OutlastError,
     UnavailableError,
     shown,
@@ -32,6 +32,9 @@ from outlast.values import check_bool, check_id
 
 _SWEEP_PAGE = 200
 _MAX_TIMEOUT = 1e9
+_FAREWELL = 0.25
+"""Seconds in which a cancelled opening tries to leave nothing behind; the rest goes on without it.
+"""
 _MAX_AGE = 1e11
 """Seconds, some 3,000 years; in microseconds still an integer of every server."""
 
@@ -189,7 +192,8 @@ class DriverBackend(Backend):
         )
         self._persistence = DriverPersistence(self._records, self._initialize)
         self._checkpoints = DriverCheckpoints(self._records)
-        self._opening = asyncio.Lock()
+        self._opening: asyncio.Task[None] | None = None
+        self._openers = 0
         self._release: asyncio.Task[None] | None = None
 
     @property
@@ -223,39 +227,73 @@ class DriverBackend(Backend):
             if self._is_open():
                 self._calls.check_usable()
                 return
-            # One after the other: whoever comes second finds it open.
-            async with self._opening:
-                if self._is_open():
-                    return
-                self._refuse_closed("was closed; make a new one")
-                self._calls.bind()
-                try:
-                    await self._set_up(create=self._create)
-                    self._refuse_closed("was closed while it was being opened")
-                    await self._report_hazards()
-                    self._refuse_closed("was closed while it was being opened")
-                except BaseException:
-                    # Why it cannot be opened is worth more than what closing may add to it.
-                    with contextlib.suppress(OutlastError):
-                        await self.aclose()
-                    raise
-                self._calls.opened()
+            deadline = asyncio.get_running_loop().time() + self._timeout
+            opening = self._join_opening()
+            self._openers += 1
+            try:
+                await asyncio.wait([opening])
+            except asyncio.CancelledError:
+                if self._openers == 1 and not self._is_open():
+                    await asyncio.wait([self._give_up(opening)], timeout=_FAREWELL)
+                raise
+            finally:
+                self._openers -= 1
+            error = None if opening.cancelled() else opening.exception()
+            if error is not None:
+                # What takes longer than there is time is released by and by.
+                left = deadline - asyncio.get_running_loop().time()
+                await asyncio.wait([self._give_up(opening)], timeout=max(0.0, left))
+                raise error
+            if opening.cancelled():
+                self._give_up(opening)
+            self._refuse_closed("was closed while it was being opened")
+            self._calls.opened()
+
+    def _join_opening(self) -> asyncio.Task[None]:
+        """The opening under way, or a new one: all who wait for it learn how it ends."""
+        loop = asyncio.get_running_loop()
+        if self._opening is None or self._opening.done():
+            self._refuse_closed("was closed; make a new one")
+        if self._opening is None:
+            self._calls.bind()
+            self._opening = loop.create_task(self._set_up_and_report(), name="outlast-open")
+            self._opening.add_done_callback(_retrieve)
+        elif self._opening.get_loop() is not loop:
+            raise NotSupportedError(
+                "the backend is being opened in another event loop; open one backend for each loop"
+            )
+        return self._opening
+
+    def _give_up(self, opening: asyncio.Task[None]) -> asyncio.Task[None]:
+        """Nobody needs the opening any more: end it, and release what it opened."""
+        opening.cancel()
+        self._calls.shut()
+        return self._begin_release()
 
     async def aclose(self) -> None:
         with self._calls.describing("aclose", self._namespace):
-            await self._calls.close()
+            self._calls.shut()
             if self._calls.is_forked:
                 return
-            loop = asyncio.get_running_loop()
-            if self._release is None:
-                self._release = loop.create_task(self._release_driver(), name="outlast-aclose")
-                self._release.add_done_callback(_retrieve)
-            elif self._release.done() or self._release.get_loop() is not loop:
+            known, release = self._release, self._begin_release()
+            is_elsewhere = release.get_loop() is not asyncio.get_running_loop()
+            if is_elsewhere or (known is not None and known.done()):
                 return
             # Who gives up waiting leaves the release to its end; whoever comes next waits for it.
-            await asyncio.shield(self._release)
+            await asyncio.shield(release)
+
+    def _begin_release(self) -> asyncio.Task[None]:
+        if self._release is None:
+            loop = asyncio.get_running_loop()
+            self._release = loop.create_task(self._release_driver(), name="outlast-aclose")
+            self._release.add_done_callback(_retrieve)
+        return self._release
 
     async def _release_driver(self) -> None:
+        await self._calls.idle()
+        opening = self._opening
+        if opening is not None and opening.get_loop() is asyncio.get_running_loop():
+            await asyncio.wait([opening])
         try:
             # A driver may wait for what is under way as long as a call may take.
             async with asyncio.timeout(2 * self._timeout):
@@ -313,26 +351,26 @@ class DriverBackend(Backend):
         place = f"{self.name}, namespace {self._namespace!r}"
         return f"<{type(self).__name__} {place}, {self._calls.state}>"
 
-    async def _set_up(self, *, create: bool) -> None:
-        await self._calls.read(
-            "open", self._namespace, partial(self._driver.setup, create=create), setup=True
-        )
+    async def _set_up_and_report(self) -> None:
+        for hazard in await self._calls.read("open", self._namespace, self._set_up, setup=True):
+            _log.warning("%s, namespace %r: %s", self.name, self._namespace, hazard)
+
+    async def _set_up(self) -> Sequence[str]:
+        """Within the time of one call; what the settings of the store would lose."""
+        await self._driver.setup(create=self._create)
+        hazards = await self._driver.hazards()
+        if hazards and self._strict:
+            raise ConfigurationError("; ".join(hazards))
+        return hazards
 
     async def _initialize(self) -> None:
         await self._calls.read(
             "initialize", self._namespace, partial(self._driver.setup, create=True)
         )
 
-    async def _report_hazards(self) -> None:
-        hazards = await self._calls.read("open", self._namespace, self._driver.hazards, setup=True)
-        if hazards and self._strict:
-            raise ConfigurationError("; ".join(hazards))
-        for hazard in hazards:
-            _log.warning("%s, namespace %r: %s", self.name, self._namespace, hazard)
-
 
 def _retrieve(task: asyncio.Task[None]) -> None:
-    """What a release ended with is told to whoever waits for it, and else to nobody."""
+    """What a task ended with is told to whoever waits for it, and else to nobody."""
     if not task.cancelled():
         task.exception()
 

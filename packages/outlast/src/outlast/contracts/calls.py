@@ -215,8 +215,8 @@ class Calls:
         """Let calls through."""
         self._state = "open"
 
-    async def close(self) -> None:
-        """Let no new call through, and wait for those under way; each ends within its timeout.
+    def shut(self) -> None:
+        """Let no new call through.
 
         Raises:
             NotSupportedError: Calls are under way in another event loop, which alone can wait for
@@ -229,7 +229,11 @@ class Calls:
                 "the backend has calls under way in another event loop; close it in that one"
             )
         self._state = "closed"
-        if busy and self._idle is not None:
+
+    async def idle(self) -> None:
+        """Wait for the calls under way in this event loop; each ends within its timeout."""
+        is_here = self._loop is asyncio.get_running_loop()
+        if is_here and self._in_flight and self._idle is not None:
             self._idle.clear()
             await self._idle.wait()
 
