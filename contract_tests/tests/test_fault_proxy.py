@@ -198,6 +198,20 @@ async def test_a_black_hole_answers_nothing(proxy: Proxy, key: str, delivered: b
     assert direct(f"GET {key}") == ("new" if delivered else "old")
 
 
+async def test_a_trickle_never_ends(proxy: Proxy, key: str) -> None:
+    """All of the reply but its last byte arrives; then the connection stays open."""
+    proxy.script.arm(kinds.Trickle(seconds=0.01))
+    async with Client(proxy) as client:
+        client.send(f"SET {key} new")
+        async with asyncio.timeout(10):
+            assert await client.reader.readexactly(4) == b"+OK\r"
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await client.reader.read(1)
+        assert proxy.connections == 1
+    assert direct(f"GET {key}") == "new"
+
+
 @pytest.mark.parametrize(
     "fault", [Delay(request=0.1), Delay(reply=0.1), Slow(seconds=0.1)], ids=["1", "2", "3"]
 )

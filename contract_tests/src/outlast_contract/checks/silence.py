@@ -16,7 +16,7 @@ from outlast_contract.faults.endings import (
     reads_fail,
     serves_again,
 )
-from outlast_contract.faults.kinds import cut, lose_reply
+from outlast_contract.faults.kinds import Trickle, cut, lose_reply
 from outlast_contract.faults.network import Network
 from outlast_contract.faults.strikes import breaking, places
 
@@ -24,19 +24,23 @@ _LONG: Final = 60.0
 _PROMPT: Final = 10.0
 """Seconds: what does not wait for the store is over by then, also on a busy machine."""
 
-_SILENCES: Final = {"the request is swallowed": False, "the reply is swallowed": True}
+_SILENCES: Final[dict[str, Fault]] = {
+    "the request is swallowed": BlackHole(delivered=False),
+    "the reply is swallowed": BlackHole(delivered=True),
+    "the reply arrives a byte at a time": Trickle(),
+}
 
 
 @check_each(_SILENCES, "E6", "E1", "E2", "C8", tier="faults", needs=["endpoints"])
-async def a_black_hole_ends_in_time(context: Context, delivered: bool) -> None:  # noqa: FBT001
-    """If nothing comes back any more, every call ends within the timeout and says whether it may
-    have been applied; when the store answers again, so does the client.
+async def a_black_hole_ends_in_time(context: Context, fault: Fault) -> None:
+    """If nothing comes back any more, or never all of it, every call ends within the timeout and
+    says whether it may have been applied; when the store answers again, so does the client.
     """
     plain = await context.open()
     network = await context.network()
     client = await context.open_impatient(network, PATIENCE)
     prepared = await prepare(context, plain)
-    network.script.arm(BlackHole(delivered=delivered), times=None)
+    network.script.arm(fault, times=None)
     what = "into silence"
     errors = await all_fail(client, prepared, what)
     await expect_truth(plain, prepared, errors, what)
@@ -119,6 +123,23 @@ async def a_deaf_server_ends_opening_and_calls_in_time(context: Context) -> None
     network.go_deaf(deaf=False)
     await network.break_all()
     await serves_again(client, prepared, "when the server speaks again")
+
+
+@check_each(_SILENCES, "E6", "E1", "C7", tier="faults", needs=["endpoints"])
+async def an_opening_into_a_black_hole_leaves_nothing_behind(
+    context: Context, fault: Fault
+) -> None:
+    """If the store is silent from the first request on, or never ends its reply, opening ends
+    within the timeout; closing then leaves no connection, whatever still arrives on it.
+    """
+    network = await context.network()
+    network.script.arm(fault, times=None)
+    await _opening_fails(context, network, "into silence")
+
+    async def nothing_left() -> bool:
+        return not network.connections
+
+    await eventually(nothing_left, "no connection is open after closing", within=_PROMPT)
 
 
 @check("X1", "C7", tier="faults", needs=["endpoints"])

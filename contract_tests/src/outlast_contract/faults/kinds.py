@@ -87,6 +87,27 @@ class Slow:
         return [data[start : start + size] for start in range(0, len(data), size)]
 
 
+class Trickle:
+    """The server does it; the reply arrives a byte at a time, and never to its end."""
+
+    def __init__(self, *, seconds: float = 0.1) -> None:
+        """Pause so long before each byte."""
+        self._pause = seconds
+
+    async def __call__(self, exchange: Exchange) -> None:
+        await exchange.deliver()
+        reply = await exchange.receive()
+        left = asyncio.ensure_future(exchange.client_left())
+        try:
+            for position in range(len(reply) - 1):
+                await exchange.answer(reply[position : position + 1])
+                if (await asyncio.wait([left], timeout=self._pause))[0]:
+                    return
+            await left
+        finally:
+            left.cancel()
+
+
 class Hold:
     """The request does not go on before it is released: by then its caller may have given up.
 
@@ -171,6 +192,7 @@ __all__ = [
     "Delay",
     "Hold",
     "Slow",
+    "Trickle",
     "Truncate",
     "cut",
     "cut_short",

@@ -10,6 +10,8 @@ from botocore.config import (  # type: ignore[import-untyped]  # pyright: ignore
     Config,
 )
 
+from outlast_s3._lines import watch
+
 _errors: Final[Any] = botocore.exceptions
 _session: Final[Any] = boto3.session
 _core: Final[Any] = botocore.session
@@ -100,6 +102,7 @@ class Settings:
             "s3", endpoint_url=self._endpoint_url, region_name=region, config=self._config
         )
         client.meta.events.register_last("before-call.s3", _send_at_once)
+        watch(getattr(_http_session(client), "_pool_classes_by_scheme", {}))
         return client
 
 
@@ -131,7 +134,7 @@ def close(client: Any) -> None:
     Its own ``close`` forgets the pools of urllib3, whose connections then stay open until the
     garbage collector finds them.
     """
-    session: Any = getattr(getattr(client, "_endpoint", None), "http_session", None)
+    session = _http_session(client)
     managers: list[Any] = [getattr(session, "_manager", None)]
     managers += getattr(session, "_proxy_managers", {}).values()
     pools = [
@@ -144,6 +147,10 @@ def close(client: Any) -> None:
     for pool in pools:
         if pool is not None:
             pool.close()
+
+
+def _http_session(client: Any) -> Any:
+    return getattr(getattr(client, "_endpoint", None), "http_session", None)
 
 
 def repeats(client: Any) -> bool:

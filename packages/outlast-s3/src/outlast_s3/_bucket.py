@@ -15,6 +15,7 @@ from outlast.errors import OutcomeUnknownError, UnavailableError
 from outlast.heads import StoreClock, moment
 from outlast_s3._boto import endpoint_of, repeats
 from outlast_s3._errors import refusal_of, response_of, translate
+from outlast_s3._lines import Line, using
 
 _CLOCK_AGE: Final = 300.0
 """Seconds for which the time in an answer is good; each answer brings it anew."""
@@ -57,7 +58,7 @@ class Bucket:
         self._name = name
         self._repeats = repeats(client)
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="outlast-s3")
-        self._requests: set[asyncio.Future[Answer]] = set()
+        self._requests: dict[asyncio.Future[Answer], Line] = {}
         self._clock = StoreClock(resolution=1.0, max_age=_CLOCK_AGE)
 
     async def send(
@@ -71,8 +72,8 @@ class Bucket:
         """Send one request.
 
         Args:
-            deadline: The `outlast.heads.moment` until which to wait. A request that was sent goes
-                on in its thread, and is told by its condition that it came too late.
+            deadline: The `outlast.heads.moment` until which to wait. The connection of a request
+                that takes longer is cut; what the store makes of it later, its condition decides.
             method: Of the client.
             parameters: Of the method, without the bucket.
             changes: Whether an unanswered request leaves the outcome open.
@@ -80,9 +81,13 @@ class Bucket:
         Returns:
             The answer; ``None``: a condition did not hold, or there is no such object.
         """
-        request = self._pool.submit(self._work, method, parameters)
+        line = Line()
+        request = self._pool.submit(self._work, line, method, parameters)
         answer = asyncio.wrap_future(request)
-        self._requests.add(answer)
+        self._requests[answer] = line
+        # Also if its caller is gone by then: an answer that never ends would keep the thread.
+        end = asyncio.get_running_loop().call_later(max(0.0, deadline - moment()), line.cut)
+        answer.add_done_callback(lambda _: end.cancel())
         answer.add_done_callback(self._ended)
         try:
             await asyncio.wait([answer], timeout=max(0.0, deadline - moment()))
@@ -98,6 +103,8 @@ class Bucket:
             # After a repetition that nobody asked for, it may be one's own success (E2).
             if refusal is not None and refusal.is_race and not (changes and refusal.attempts):
                 return None
+            if line.is_cut:
+                raise self._late(request, changes=changes) from error
             raise translate(
                 error, self.described, changes=changes, repeats=self._repeats
             ) from error
@@ -112,13 +119,17 @@ class Bucket:
 
     async def close(self, timeout: float) -> None:
         """Wait for requests that nobody waits for any more, at most ``timeout`` seconds."""
-        if self._requests:
-            await asyncio.wait(self._requests, timeout=timeout)
-        # Idle threads end at once; one that still waits for an answer cannot be waited for.
-        self._pool.shutdown(wait=not self._requests, cancel_futures=True)
+        try:
+            if self._requests:
+                await asyncio.wait(self._requests, timeout=timeout)
+        finally:
+            for line in self._requests.values():
+                line.cut()
+            # Idle threads end at once; one that still waits for an answer cannot be waited for.
+            self._pool.shutdown(wait=not self._requests, cancel_futures=True)
 
     def _ended(self, answer: "asyncio.Future[Answer]") -> None:
-        self._requests.discard(answer)
+        self._requests.pop(answer, None)
         if not answer.cancelled():
             answer.exception()  # Nobody may be there to be told.
 
@@ -132,15 +143,16 @@ class Bucket:
         text = f"{self.described} did not answer in time"
         return OutcomeUnknownError(text) if changes else UnavailableError(text)
 
-    def _work(self, method: str, parameters: Mapping[str, Any]) -> Answer:
+    def _work(self, line: Line, method: str, parameters: Mapping[str, Any]) -> Answer:
         """In a thread."""
         sent = moment()
         try:
             checked = _checked(parameters)
-            fields = getattr(self._client, method)(Bucket=self._name, **checked)
-            self._tell(fields, sent)
-            stream = fields.get("Body")
-            return Answer(fields, b"" if stream is None else stream.read())
+            with using(line):
+                fields = getattr(self._client, method)(Bucket=self._name, **checked)
+                self._tell(fields, sent)
+                stream = fields.get("Body")
+                return Answer(fields, b"" if stream is None else stream.read())
         except Exception as error:
             self._tell(response_of(error), sent)
             raise
