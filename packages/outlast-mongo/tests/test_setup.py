@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pymongo
@@ -18,6 +20,7 @@ from outlast.errors import (
     ConfigurationError,
     NotSupportedError,
     OutlastError,
+    UnavailableError,
     UnsupportedVersionError,
 )
 from outlast_contract.servers import Server, start_server
@@ -52,6 +55,59 @@ def test_a_url_that_does_not_fit_is_refused_before_anything_is_sent(
     with pytest.raises(ConfigurationError, match=f"(?i){says}") as caught:
         outlast.open_backend(url, driver=driver)
     assert "cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("option", ["tlsCAFile", "tlsCertificateKeyFile", "tlsCRLFile"])
+@pytest.mark.parametrize("what", ["missing", "garbage"])
+@pytest.mark.parametrize("where", ["url", "keywords"])
+@BOTH
+def test_a_file_that_does_not_fit_is_a_matter_of_configuration(
+    tmp_path: Path, option: str, what: str, where: str, driver: str
+) -> None:
+    """E3: PyMongo reads it when it makes the client."""
+    path = tmp_path / what
+    if what == "garbage":
+        path.write_text("no certificate", encoding="utf-8")
+    url, options = "mongodb://u:s3cret@h/x?tls=true", {"driver": driver}
+    if where == "url":
+        url += f"&{option}={path}"
+    else:
+        options[option] = str(path)
+    with pytest.raises(
+        ConfigurationError, match=rf"u:\*\*\*@h/x.*check .*: {option}={path}"
+    ) as caught:
+        outlast.open_backend(url, **options)
+    assert "s3cret" not in str(caught.value)
+
+
+@BOTH
+async def test_an_untrusted_certificate_is_a_matter_of_configuration(
+    start: Start, tmp_path: Path, driver: str
+) -> None:
+    pair = tmp_path / "pair.pem"
+    signed = ["-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test"]
+    named = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(pair), "-out", "-"]
+    made = subprocess.run(  # noqa: ASYNC221 - of a test
+        ["openssl", "req", *signed, *named], check=True, capture_output=True
+    )
+    trusted = tmp_path / "certificate.pem"
+    trusted.write_bytes(made.stdout)
+    pair.write_bytes(pair.read_bytes() + made.stdout)
+    how = ["--tlsMode", "allowTLS", "--tlsAllowConnectionsWithoutCertificates"]
+    server = start(
+        "mongodb-standalone", *how, f"--tlsCertificateKeyFile={pair}", f"--tlsCAFile={trusted}"
+    )
+    url = node_url(server, tls="true")
+    with pytest.raises(ConfigurationError, match=r"not trusted.*tlsCAFile"):
+        await outlast.open_backend(url, driver=driver, timeout=3.0).open()
+    async with outlast.open_backend(f"{url}&tlsCAFile={trusted}", driver=driver) as backend:
+        await backend.ping()
+
+
+@BOTH
+async def test_what_cannot_be_reached_says_what_to_check(driver: str) -> None:
+    with pytest.raises(UnavailableError, match="check that it runs, its host and port"):
+        await outlast.open_backend("mongodb://127.0.0.1:1/", driver=driver, timeout=1.0).open()
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,9 @@ _DENIED: Final = {
     148: "it runs without majority read concern, which outlast needs; enable it",
     8000: "it refused the user or the password",
 }
+_UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
+"""In the text of errors of TLS; PyMongo passes on no more than the text."""
+
 _NO_JOURNAL: Final = 2
 _TOO_LARGE: Final = 10334
 _INTERRUPTED: Final = frozenset({24, 43, 91, 189, 262, 11600, 11601, 11602})
@@ -74,8 +77,19 @@ def explained(place: str, *, changes: bool) -> Generator[None]:
 def translate(error: PyMongoError, place: str, *, changes: bool) -> OutlastError:
     """What ``error`` means to a caller; arguments as for `explained`."""
     match error:
+        case ConnectionFailure() if _UNTRUSTED in str(error) and (
+            # What is repeated by PyMongo may have been sent before.
+            not changes or isinstance(error, ServerSelectionTimeoutError)
+        ):
+            return ConfigurationError(
+                f"{place}: its certificate is not trusted: {_cause(error)}; name the authority "
+                "that signed it with tlsCAFile, and the server as its certificate does"
+            )
         case ServerSelectionTimeoutError():
-            return UnavailableError(f"{place} cannot be reached: {_cause(error)}")
+            return UnavailableError(
+                f"{place} cannot be reached: {_cause(error)}; check that it runs, its host and "
+                "port, the name of the replica set, and whether it expects TLS (tls=true)"
+            )
         case WaitQueueTimeoutError():
             return UnavailableError(f"all connections to {place} are in use; raise maxPoolSize")
         case ConnectionFailure() | ExecutionTimeout() | WriteConcernError():
@@ -116,7 +130,7 @@ def _unanswered(text: str, *, changes: bool) -> OutlastError:
 def _cause(error: PyMongoError) -> str:
     """The first of what PyMongo strings together: cause, timeouts, description of all servers."""
     text = str(error).partition(" (configured timeouts")[0].partition(", Timeout: ")[0]
-    if "SSL handshake failed" in text:
+    if "SSL handshake failed" in text and _UNTRUSTED not in text:
         text += "; is TLS set the same way on both sides?"
     return text or type(error).__name__
 

@@ -2,22 +2,26 @@
 
 import abc
 import asyncio
+import ssl
 import warnings
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final, Literal, Protocol, cast
+from urllib.parse import parse_qsl
 
 from pymongo import AsyncMongoClient
 from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.database import Database as BlockingDatabase
 from pymongo.driver_info import DriverInfo
-from pymongo.errors import PyMongoError
 
 from outlast.errors import ConfigurationError, shown
 from outlast.url import redact, scheme_of
 from outlast_mongo._store import Database, Document
 
 DEFAULT_DATABASE: Final = "outlast"
+
+_FILES: Final = frozenset({"tlscafile", "tlscertificatekeyfile", "tlscrlfile"})
+"""Options of PyMongo that name a file."""
 
 DriverName = Literal["pymongo", "motor"]
 
@@ -102,8 +106,10 @@ class PyMongoLink(Link):
                 self._client = AsyncMongoClient[Document](
                     url, driver=DriverInfo("outlast"), **options
                 )
-        except (PyMongoError, TypeError, ValueError, UserWarning) as error:
-            raise ConfigurationError(f"{shown!r} cannot be used: {_redacted(error, url)}") from None
+        except Exception as error:  # noqa: BLE001 - of files, TLS or options: there is no client
+            raise ConfigurationError(
+                f"{shown!r} cannot be used: {_advice(error, url, options)}"
+            ) from None
         self.settings = self._client.get_default_database(DEFAULT_DATABASE)
         level = self.settings.read_concern.level
         if level not in (None, "majority"):
@@ -138,14 +144,20 @@ class MotorLink(PyMongoLink):
                 'driver="motor" needs a package that is not installed: pip install "outlast[motor]"'
             ) from error
         self._make = partial(AsyncIOMotorClient[Document], url)
+        self._url = url
         self._options = options
         self._motor: Any = None
 
     async def connect(self) -> Database:
         if self._motor is None:
-            self._motor = await asyncio.to_thread(
-                self._make, io_loop=asyncio.get_running_loop(), **self._options
-            )
+            try:
+                self._motor = await asyncio.to_thread(
+                    self._make, io_loop=asyncio.get_running_loop(), **self._options
+                )
+            except Exception as error:  # noqa: BLE001 - as above
+                raise ConfigurationError(
+                    f"{self.described} cannot be used: {_advice(error, self._url, self._options)}"
+                ) from None
         return cast("Database", self._motor.get_default_database(DEFAULT_DATABASE))
 
     async def close(self) -> None:
@@ -174,6 +186,24 @@ def link_of(
         raise ConfigurationError("a client that is passed in takes no further options")
     assert database is not None
     return LentLink(database)
+
+
+def _advice(error: Exception, url: str, options: Mapping[str, Any]) -> str:
+    """What is wrong, and for files what to do about it."""
+    text = _redacted(error, url)
+    files = _files_of(url, options)
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
+        return f"{text}; check the path, and that this process may read it{files}"
+    if isinstance(error, ssl.SSLError) or "SSL" in text:
+        return f"{text}; check that the files are PEM and belong together{files}"
+    return text
+
+
+def _files_of(url: str, options: Mapping[str, Any]) -> str:
+    """The files that a URL or options name, for people."""
+    found = [*parse_qsl(url.partition("?")[2]), *options.items()]
+    named = [f"{name}={value}" for name, value in found if name.lower() in _FILES]
+    return f": {', '.join(named)}" if named else ""
 
 
 def _redacted(error: Exception, url: str) -> str:
