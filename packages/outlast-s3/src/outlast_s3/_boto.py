@@ -34,6 +34,9 @@ NOT_SENT: Final[Errors] = (
 )
 """There was no connection for this attempt."""
 
+NO_TLS: Final[Errors] = (_errors.SSLError,)
+"""There was no connection, since the two sides do not agree on TLS, or one is not trusted."""
+
 UNANSWERED: Final[Errors] = (
     _errors.ConnectionError,
     _errors.HTTPClientError,
@@ -180,6 +183,7 @@ __all__ = [
     "ANSWERED",
     "FAILED",
     "NOT_SENT",
+    "NO_TLS",
     "UNANSWERED",
     "Settings",
     "close",

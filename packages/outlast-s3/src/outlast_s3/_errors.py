@@ -11,10 +11,15 @@ from outlast.errors import (
     UnavailableError,
 )
 from outlast.url import redact
-from outlast_s3._boto import ANSWERED, FAILED, NOT_SENT, UNANSWERED
+from outlast_s3._boto import ANSWERED, FAILED, NO_TLS, NOT_SENT, UNANSWERED
 
 _BUSY: Final = frozenset(
     {"SlowDown", "TooManyRequests", "Throttling", "RequestLimitExceeded", "RequestTimeout"}
+)
+_NO_FILE: Final = (FileNotFoundError, IsADirectoryError, PermissionError)
+_CHECK: Final = (
+    "check that it runs, the address in endpoint_url, and whether it expects TLS (https://) or not "
+    "(http://)"
 )
 _TOO_LARGE: Final = frozenset({"EntityTooLarge", "MaxMessageLengthExceeded", "RequestTooLarge"})
 
@@ -91,13 +96,35 @@ def translate(error: Exception, place: str, *, changes: bool, repeats: bool) -> 
         return _refused(refusal, place, changes=changes)
     text = redact(str(error) or type(error).__name__)
     if isinstance(error, NOT_SENT):
-        return _unanswered(f"{place} cannot be reached: {text}", changes=changes and repeats)
+        return _unanswered(
+            f"{place} cannot be reached: {text}; {_CHECK}", changes=changes and repeats
+        )
+    is_unsent = not (changes and repeats)
+    if isinstance(error, NO_TLS) and "CERTIFICATE_VERIFY_FAILED" in text and is_unsent:
+        return ConfigurationError(
+            f"{place}: its certificate is not trusted: {text}; name the authority that signed it "
+            "with the environment variable AWS_CA_BUNDLE, and the server as its certificate does"
+        )
+    if isinstance(error, NO_TLS) and _is_of_bundle(error) and is_unsent:
+        return ConfigurationError(
+            f"{place} cannot be used: {text}; check the file of certificates that AWS_CA_BUNDLE, "
+            "or ca_bundle of the AWS configuration, names: its path, and that it is PEM"
+        )
+    if isinstance(error, NO_TLS):
+        return _unanswered(f"{place} cannot be reached: {text}; {_CHECK}", changes=not is_unsent)
     if isinstance(error, UNANSWERED):
         return _unanswered(f"{place} did not answer: {text}", changes=changes)
     if isinstance(error, FAILED):
         return ConfigurationError(f"{place} cannot be used: {text}")
     # Not its text: what it shows is not known.
     return _unanswered(f"{place} failed: {type(error).__name__}", changes=changes)
+
+
+def _is_of_bundle(error: Exception) -> bool:
+    """Whether the certificates to trust cannot be read, which is found out in connecting."""
+    given: Any = getattr(error, "kwargs", {}).get("error")
+    causes = (given, *getattr(given, "args", ()))
+    return "[X509" in str(error) or any(isinstance(cause, _NO_FILE) for cause in causes)
 
 
 def _refused(refusal: Refusal, place: str, *, changes: bool) -> OutlastError:
