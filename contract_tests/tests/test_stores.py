@@ -66,6 +66,22 @@ async def test_what_is_stored_is_seen_until_it_is_deleted_and_swept(
     assert left - before - await common() == set()
 
 
+@pytest.mark.server
+@pytest.mark.parametrize("kind", ["mongodb"])
+async def test_motor_may_be_named_in_the_url(store: tuple[str, dict[str, str]]) -> None:
+    """As the command is given it."""
+    url, options = store
+    url += ("&" if "?" in url else "?") + "driver=motor"
+    harness = harness_for(url, **options)()
+    namespace = f"contract-{secrets.token_hex(8)}"
+    assert await harness.versions()
+    async with await harness.open_with(namespace) as backend:
+        await backend.persistence.save_task_state("t", outlast.TaskState(id="t"))
+        there = {name for name, _ in await harness.raw(namespace)}
+    await harness.wipe(namespace)
+    assert there - {name for name, _ in await harness.raw(namespace)}
+
+
 def test_what_boto3_finds_by_itself_is_a_secret_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys of the environment, so that nothing that is verified by them may show them (E4)."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "public")

@@ -25,6 +25,7 @@ from outlast.errors import (
 )
 from outlast_contract.servers import Server, start_server
 from outlast_mongo import MongoBackend, MongoDriver
+from outlast_mongo._links import MotorLink
 
 pytestmark = pytest.mark.mongo
 
@@ -118,6 +119,29 @@ async def test_what_cannot_be_reached_says_what_to_check(driver: str) -> None:
 def test_an_option_that_does_not_fit_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
         outlast.open_backend("mongodb://h/", **options)
+
+
+@pytest.mark.parametrize("query", ["driver=motor", "driver=motor&w=1", "w=1&driver=motor"])
+@pytest.mark.parametrize("path", ["/", "/x"])
+def test_a_driver_may_be_named_in_the_url(path: str, query: str) -> None:
+    driver = MongoDriver.from_url(f"mongodb://h{path}?{query}")
+    assert isinstance(driver._link, MotorLink)
+    assert ("failover" in driver.capabilities.data_survives) is ("w=1" not in query)
+
+
+@pytest.mark.parametrize(
+    ("query", "options", "says"),
+    [
+        ("driver=mongoengine", {}, "pymongo"),
+        ("driver=pymongo", {"driver": "motor"}, "twice"),
+        ("driver=motor&driver=motor", {}, "twice"),
+    ],
+)
+def test_a_driver_that_is_unknown_or_named_twice_is_refused(
+    query: str, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        outlast.open_backend(f"mongodb://h/x?{query}", **options)
 
 
 def test_a_database_of_a_blocking_client_is_refused(raw: Raw) -> None:

@@ -1,6 +1,7 @@
 """MongoDB, read with PyMongo's blocking client."""
 
 import asyncio
+import re
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
@@ -12,16 +13,17 @@ from pymongo.collection import Collection
 from outlast_contract.harness import UrlHarness
 from outlast_contract.stores import MANY
 
+_DRIVER = re.compile(r"(?<=[?&])driver=[^&]*(?:&|$)")
+
 
 class MongoHarness(UrlHarness):
     """A database, by the URL of outlast."""
 
     async def versions(self) -> Mapping[str, str]:
         """The server's."""
-        settings = {name: value for name, value in self.options.items() if name != "driver"}
 
         def ask() -> str:
-            with MongoClient[dict[str, Any]](str(self.url), **settings) as client:
+            with self._client() as client:
                 return str(client.server_info()["version"])
 
         return {"mongodb server": await asyncio.to_thread(ask)}
@@ -52,10 +54,16 @@ class MongoHarness(UrlHarness):
                 if collection.name.startswith(_OURS):
                     collection.delete_many(_within(namespace))
 
+    def _client(self) -> MongoClient[dict[str, Any]]:
+        """PyMongo's, whichever one outlast is told to use."""
+        settings = {name: value for name, value in self.options.items() if name != "driver"}
+        url = str(self.url)
+        plain = _DRIVER.sub("", url).rstrip("?&") if _DRIVER.search(url) else url
+        return MongoClient(plain, **settings)
+
     @contextmanager
     def _collections(self) -> Generator[list[Collection[dict[str, Any]]]]:
-        settings = {name: value for name, value in self.options.items() if name != "driver"}
-        with MongoClient[dict[str, Any]](str(self.url), **settings) as client:
+        with self._client() as client:
             database = client.get_default_database("outlast")
             # A view has no documents of its own.
             names = database.list_collection_names(filter={"type": "collection"})

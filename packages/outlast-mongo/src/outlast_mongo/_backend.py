@@ -41,7 +41,8 @@ class MongoBackend(DriverBackend):
         Args:
             database: Such as ``client["outlast"]``; it reads from the primary.
             url: Instead of a database: as for ``outlast.open_backend``.
-            driver: ``"motor"``: for ``url``, use Motor instead of PyMongo's asyncio client.
+            driver: ``"motor"``: for ``url``, which may name it, too, use Motor instead of PyMongo's
+                asyncio client.
             namespace: As in `DriverBackend`, like the other options.
             setup: ``True``: create what is missing on opening; ``False``: only verify it.
             strict: Refuse a write concern under which a crash loses what was accepted, instead of

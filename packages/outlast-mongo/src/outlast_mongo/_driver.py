@@ -88,7 +88,8 @@ class MongoDriver(HeadDriver):
             database: Instead: of a ready client, which stays open.
             namespace: A world of its own within the database (I5).
             timeout: Seconds that one call may take.
-            driver: ``"motor"``: for ``url``, use Motor instead of PyMongo's asyncio client.
+            driver: ``"motor"``: for ``url``, which may name it, too, use Motor instead of PyMongo's
+                asyncio client.
             **options: Of PyMongo's client, such as ``password``; for ``url`` only.
 
         Raises:

@@ -2,6 +2,7 @@
 
 import abc
 import asyncio
+import re
 import ssl
 import warnings
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ DEFAULT_DATABASE: Final = "outlast"
 
 _FILES: Final = frozenset({"tlscafile", "tlscertificatekeyfile", "tlscrlfile"})
 """Options of PyMongo that name a file."""
+
+_DRIVER: Final = re.compile(r"(?<=[?&])driver=([^&]*)(?:&|$)")
 
 DriverName = Literal["pymongo", "motor"]
 
@@ -104,7 +107,7 @@ class PyMongoLink(Link):
                 # Of an option that is unknown, given twice or no number, PyMongo only warns.
                 warnings.simplefilter("error", UserWarning)
                 self._client = AsyncMongoClient[Document](
-                    url, driver=DriverInfo("outlast"), **options
+                    without_driver(url), driver=DriverInfo("outlast"), **options
                 )
         except Exception as error:  # noqa: BLE001 - of files, TLS or options: there is no client
             raise ConfigurationError(
@@ -143,7 +146,7 @@ class MotorLink(PyMongoLink):
             raise ConfigurationError(
                 'driver="motor" needs a package that is not installed: pip install "outlast[motor]"'
             ) from error
-        self._make = partial(AsyncIOMotorClient[Document], url)
+        self._make = partial(AsyncIOMotorClient[Document], without_driver(url))
         self._url = url
         self._options = options
         self._motor: Any = None
@@ -178,6 +181,10 @@ def link_of(
     """
     if (url is None) == (database is None):
         raise ConfigurationError("give either database=... or url=...")
+    named = [] if url is None else _DRIVER.findall(url)
+    if len(named) > 1 or (named and driver not in ("pymongo", named[0])):
+        raise ConfigurationError(f"option 'driver' is given twice, also in {redact(url or '')!r}")
+    driver = named[0] if named else driver
     if driver not in ("pymongo", "motor"):
         raise ConfigurationError(f"driver must be 'pymongo' or 'motor', not {shown(driver)}")
     if url is not None:
@@ -186,6 +193,11 @@ def link_of(
         raise ConfigurationError("a client that is passed in takes no further options")
     assert database is not None
     return LentLink(database)
+
+
+def without_driver(url: str) -> str:
+    """The URL as clients of MongoDB know it: without the option that names one of them."""
+    return _DRIVER.sub("", url).rstrip("?&") if _DRIVER.search(url) else url
 
 
 def _advice(error: Exception, url: str, options: Mapping[str, Any]) -> str:
@@ -213,4 +225,4 @@ def _redacted(error: Exception, url: str) -> str:
     return type(error).__name__ if password and password in str(error) else str(error)
 
 
-__all__ = ["DriverName", "Link", "MotorDatabase", "link_of"]
+__all__ = ["DriverName", "Link", "MotorDatabase", "link_of", "without_driver"]
