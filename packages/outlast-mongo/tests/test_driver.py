@@ -6,7 +6,7 @@ from typing import Any
 
 import pymongo
 import pytest
-from mongo_support import Commands, Open, Owner, Proxy, claim_id, node_url
+from mongo_support import Commands, Open, Owner, Proxy, Start, admin, claim_id, node_url
 
 import outlast
 from outlast import ApiMessage, StreamCheckpoint, TaskInput, TaskState, UserMessage
@@ -265,6 +265,32 @@ async def test_a_sweep_raises_the_floor_before_it_removes(open_driver: Open, raw
     assert raw["outlast_floor"].count_documents({"epoch": 3}) >= 1
     for number in range(20):
         assert (await driver.claim(Scope("task", f"t{number}"), claim_id(9))).epoch == 4
+
+
+@pytest.mark.usefixtures("broken_connections")
+async def test_a_floor_that_another_one_inserted_meanwhile_is_raised_all_the_same(
+    start: Start,
+) -> None:
+    """M1: E11000 of an upsert says that somebody was faster, not that the floor is high enough."""
+    server = start("mongodb", "--setParameter", "enableTestCommands=1")
+    driver = MongoDriver.from_url(server.url)
+    await driver.setup(create=True)
+    scope = Scope("task", "t")
+    for place in range(3):
+        await driver.claim(scope, claim_id(place))
+    point: dict[str, Any] = {"configureFailPoint": "failCommand"}
+    # In a sweep, only the floor is raised by an update.
+    extra = {"keyPattern": {"_id": 1}, "keyValue": {"_id": "the floor"}}
+    refused = {"errorCode": 11000, "errorExtraInfo": extra}
+    data = {"failCommands": ["update"], "namespace": "outlast.outlast_floor", **refused}
+    admin(server, {**point, "mode": {"times": 2}, "data": data})
+    tombstones, _ = await _swept(driver, older_than=0)
+    struck = admin(server, {**point, "mode": "off"})
+    assert (tombstones, struck["count"]) == (1, 2)
+    with pymongo.MongoClient[dict[str, Any]](server.url) as client:
+        assert client["outlast"]["outlast_floor"].count_documents({"epoch": 3}) == 1
+    assert (await driver.claim(scope, claim_id(9))).epoch == 4
+    await driver.aclose()
 
 
 async def _swept(driver: MongoDriver, *, older_than: float, dry_run: bool = False) -> Any:
