@@ -13,7 +13,7 @@ import math
 import random
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from types import TracebackType
 from typing import Final, Protocol, Self
 
@@ -70,8 +70,59 @@ async def survive_restarts(
     Raises:
         Violation: With the clause that was broken, and the calls that show it.
     """
-    harness = harness or UrlHarness(server.url, **server.options)
-    namespace = f"restarts-{secrets.token_hex(6)}"
+
+    async def kill(load: Load, number: int) -> None:
+        await load.suffer(server, await asyncio.to_thread(node), until_felt=number % 4 == 1)
+
+    return await survive(
+        kill,
+        harness or UrlHarness(server.url, **server.options),
+        times=kills,
+        scopes=[
+            Scope("run" if number % 2 else "task", f"owner {number}") for number in range(owners)
+        ],
+        seed=seed,
+        children=children,
+        fault=fault,
+        survives=survives,
+        timeout=timeout,
+    )
+
+
+async def survive(
+    disturb: Callable[["Load", int], Awaitable[None]],
+    harness: Harness,
+    *,
+    times: int,
+    scopes: Sequence[Scope],
+    namespace: str | None = None,
+    seed: int = 0,
+    children: int = 0,
+    fault: Survives = "server",
+    survives: bool | None = None,
+    timeout: float = 5.0,
+) -> History:
+    """Disturb a server under load, several times, and judge what came of it.
+
+    As `survive_restarts`, for whatever may be done to a server.
+
+    Args:
+        disturb: Called with the load and a number, each time that all owners got on after the last
+            time; inside of ``load.disturbed`` calls may fail.
+        harness: Opens the clients.
+        times: How often.
+        scopes: What the owners in this process keep busy.
+        namespace: Where these are; one of its own by default.
+        seed: As for `survive_restarts`, like the other arguments.
+        children: As there.
+        fault: As there.
+        survives: As there.
+        timeout: As there.
+
+    Raises:
+        Violation: With the clause that was broken, and the calls that show it.
+    """
+    namespace = namespace or f"restarts-{secrets.token_hex(6)}"
     async with contextlib.AsyncExitStack() as stack:
         clients = [
             await stack.enter_async_context(
@@ -85,12 +136,12 @@ async def survive_restarts(
             fault in declared.data_survives if survives is None else survives,
             fault in declared.fences_survive if survives is None else survives,
         )
-        load = _Load(history, random.Random(seed))
-        for number in range(owners):
+        load = Load(history, random.Random(seed))
+        for number, scope in enumerate(scopes):
             load.add(
                 Owner(
                     clients,
-                    Scope("run" if number % 2 else "task", f"owner {number}"),
+                    scope,
                     seed,
                     removes=number % 4 != 0,
                     writes_stale=history.keeps_fences,
@@ -103,9 +154,9 @@ async def survive_restarts(
                 child = _Child(worker, f"child {number}", seed, writes_stale=history.keeps_fences)
                 load.add(child)
         async with load:
-            for number in range(kills):
+            for number in range(times):
                 await load.get_on()
-                await load.suffer(server, await asyncio.to_thread(node), until_felt=number % 4 == 1)
+                await disturb(load, number)
             await load.get_on()
         await load.end(clients, seed)
     history.check()
@@ -135,7 +186,7 @@ class _Child:
         return msgspec.convert(answer["events"], list[Event])
 
 
-class _Load:
+class Load:
     """Owners that are at work while it is entered."""
 
     def __init__(self, history: History, chance: random.Random) -> None:
@@ -180,19 +231,34 @@ class _Load:
             f"each owner made {wanted} calls, one of them through a superseded claim",
         )
 
-    async def suffer(self, server: ServerControls, node: int, *, until_felt: bool) -> None:
-        """Kill a node and start it again."""
+    @contextlib.contextmanager
+    def disturbed(self, what: str) -> Generator[float]:
+        """While it is entered, calls may fail; gives the moment from which on."""
         gone = time.monotonic()
         outages = self._history.outages
         outages.append((gone, math.inf))
-        end = begun("server killed (SIGKILL), and started again")
-        await asyncio.to_thread(server.kill, node)
-        if until_felt:
-            await self._until(lambda: self._is_felt(gone), "a call failed, or none needs the node")
-        await asyncio.to_thread(server.restart, node)
+        end = begun(what)
+        yield gone
         self._back = time.monotonic()
         outages[-1] = (gone, self._back)
         end()
+
+    async def go_on(self, calls: int) -> None:
+        """Wait until the owners made so many calls from now on, whatever came of them."""
+        now = time.monotonic()
+        await self._until(
+            lambda: sum(len(self._history.since(now, one.scope)) for one in self._owners) >= calls,
+            f"the owners made {calls} more calls",
+        )
+
+    async def suffer(self, server: ServerControls, node: int, *, until_felt: bool) -> None:
+        """Kill a node and start it again."""
+        with self.disturbed("server killed (SIGKILL), and started again") as gone:
+            await asyncio.to_thread(server.kill, node)
+            if until_felt:
+                what = "a call failed, or none needs the node"
+                await self._until(lambda: self._is_felt(gone), what)
+            await asyncio.to_thread(server.restart, node)
 
     async def end(self, clients: Sequence[outlast.Backend], seed: int) -> None:
         """Look at what is left, through claims that settle whatever was not answered."""
@@ -224,4 +290,4 @@ class _Load:
             await asyncio.sleep(0.005)
 
 
-__all__ = ["survive_restarts"]
+__all__ = ["Load", "survive", "survive_restarts"]

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from itertools import islice
 
 import pytest
 from redis.asyncio import Redis
@@ -11,9 +12,16 @@ from redis_support import Open, Owner, claim_id, client_of
 
 from outlast.driver import Entry, Scope, Where
 from outlast.errors import ConfigurationError, FencedError, OutcomeUnknownError, UnavailableError
+from outlast_contract import Settings
+from outlast_contract.harness import UrlHarness
+from outlast_contract.mutations import KINDS
+from outlast_contract.restarts import Load, survive
 from outlast_contract.servers import Server
 from outlast_redis import RedisDriver
 from outlast_redis._keys import Keys
+
+MOVES = min(10, Settings.from_environment().kills)
+"""Fewer in short runs, like kills."""
 
 Start = Callable[..., Server]
 
@@ -60,7 +68,8 @@ async def migrate(nodes: list[Redis], slot: int, source: int, target: int) -> As
             "MIGRATE", "127.0.0.1", port, "", 0, 5000, "KEYS", *keys
         )
         yield
-    for node in nodes:
+    # The source last but for those that have no part in it: a slot never is without an owner.
+    for node in (nodes[target], nodes[source], *nodes):
         await node.execute_command("CLUSTER", "SETSLOT", slot, "NODE", ids[target])
     yield
 
@@ -103,6 +112,32 @@ async def test_a_slot_moves_under_an_owner(
     # A client that starts now finds it at its new place.
     fresh: RedisDriver = await open_driver(cluster.url)
     assert (await fresh.read(scope, "state")).data == b"x"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+async def test_a_slot_moves_under_load(cluster: Server, nodes: list[Redis], namespace: str) -> None:
+    """Owners of one slot go on between all steps of its moves: nothing done is lost, no superseded
+    claim writes, and calls fail by documented errors while it moves, not afterwards.
+    """
+    keys = Keys(namespace)
+    slot = key_slot(keys.of(Scope("task", "t")).head)
+    made = (Scope(kind, f"{kind}{number}") for number in range(20_000) for kind in KINDS)
+    scopes = list(islice((one for one in made if key_slot(keys.of(one).head) == slot), 6))
+
+    async def move(load: Load, _: int) -> None:
+        source = await owner_of(nodes, slot)
+        with load.disturbed("a slot moves"):
+            async for _ in migrate(nodes, slot, source, (source + 1) % 3):
+                await load.go_on(3)
+
+    harness = UrlHarness(cluster.url)
+    history = await survive(
+        move, harness, times=MOVES, scopes=scopes, namespace=namespace, survives=True
+    )
+    assert {scope.kind for scope in scopes} == set(KINDS)
+    assert history.count(error="UnavailableError") > 0  # Keys were on both sides.
+    assert history.count(error="FencedError") > 0
 
 
 async def test_an_importing_node_is_asked_on_the_connection_that_asks(
