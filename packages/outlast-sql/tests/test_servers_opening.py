@@ -111,6 +111,31 @@ async def test_a_server_that_says_nothing_is_unavailable_in_time(library: str) -
 
 
 @BY_EACH_LIBRARY
+async def test_who_is_cancelled_while_nobody_answers_is_told_at_once(library: str) -> None:
+    """X1, C7: closing waits for what the library does, and then leaves nothing behind."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        host = f"127.0.0.1:{silent.getsockname()[1]}"
+        backend = outlast.open_backend(changed(library, host=host))
+        opening = asyncio.create_task(backend.open())
+        loop = asyncio.get_running_loop()
+        connection, _ = await asyncio.to_thread(silent.accept)
+        with connection:
+            started = loop.time()
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+            assert loop.time() - started < 1.5  # Seeing it to its end takes two seconds.
+            with pytest.raises(outlast.ClosedError):
+                await backend.ping()
+            await backend.aclose()
+            connection.settimeout(5)
+            while await asyncio.to_thread(connection.recv, 4096):
+                pass  # Until its end: it is closed.
+
+
+@BY_EACH_LIBRARY
 async def test_tls_where_there_is_none_is_said(library: str) -> None:
     query = "?sslmode=require" if library.startswith("postgres") else "?ssl=true"
     error = await refusal_of(changed(library, query=query))

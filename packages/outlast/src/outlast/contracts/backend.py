@@ -294,6 +294,9 @@ class DriverBackend(Backend):
         opening = self._opening
         if opening is not None and opening.get_loop() is asyncio.get_running_loop():
             await asyncio.wait([opening])
+            # How it was cancelled, and with that the library's connection, is kept by nobody.
+            del opening
+            self._opening = None
         try:
             # A driver may wait for what is under way as long as a call may take.
             async with asyncio.timeout(2 * self._timeout):
