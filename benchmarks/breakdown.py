@@ -52,7 +52,13 @@ class _Void(AnyDriver):
     async def aclose(self) -> None: ...
 
     async def claim(
-        self, scope: Scope, claim_id: str, *, at_least: int | None = None, parent: str | None = None
+        self,
+        scope: Scope,
+        claim_id: str,
+        *,
+        at_least: int | None = None,
+        if_epoch: int | None = None,
+        parent: str | None = None,
     ) -> Value:
         return Value(fence=StoredFence(1, claim_id))
 

@@ -97,9 +97,14 @@ class _SlowStore(outlast.StreamCheckpointStore):
         thread_id: str | None = None,
         claim_id: str | None = None,
         at_least: int | None = None,
+        if_epoch: int | None = None,
     ) -> outlast.Claim:
         return await self._store.claim(
-            run_id, thread_id=thread_id, claim_id=claim_id, at_least=at_least
+            run_id,
+            thread_id=thread_id,
+            claim_id=claim_id,
+            at_least=at_least,
+            if_epoch=if_epoch,
         )
 
     async def get(self, run_id: str) -> outlast.StreamCheckpoint | None:

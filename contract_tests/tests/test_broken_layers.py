@@ -9,9 +9,11 @@ import pytest
 
 import outlast
 from outlast.contracts import DriverBackend, calls
+from outlast.contracts.driver_checkpoints import DriverCheckpoints
 from outlast.contracts.driver_persistence import DriverPersistence
+from outlast.driver import Where
 from outlast.errors import OutcomeUnknownError, UnavailableError
-from outlast_contract.checks import replies
+from outlast_contract.checks import handing_out, replies
 from outlast_contract.engine import run_check, run_check_sync, select_checks
 from outlast_contract.harness import Harness
 from outlast_contract.stores import MemoryHarness
@@ -56,6 +58,24 @@ class CallsUnknownUnavailable(DriverBackend):
         self._persistence = self.Persistence(self._records, self._initialize)
 
 
+class CountsOnFromItsLook(DriverBackend):
+    """delete_thread by force claims with the number after the one that it saw."""
+
+    class Checkpoints(DriverCheckpoints):  # noqa: D106 - what it is stands above
+        async def delete_thread(self, thread_id: str, *, force: bool = False) -> int:
+            removed = 0
+            where = Where(parent=thread_id, with_empty=True)
+            async for item in self._records.scan("delete_thread", "run", where):
+                owner = await self.claim(item.id, at_least=item.value.epoch + 1)
+                await self.delete(item.id, claim=owner)
+                removed += item.value.data is not None
+            return removed
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._checkpoints = self.Checkpoints(self._records)
+
+
 def is_found(clause: str) -> bool:
     """Whether some check of a clause finds it broken on the memory backend, whose own tests show
     that none does so without the defect.
@@ -68,6 +88,7 @@ LAYERS: dict[type[DriverBackend], str] = {
     LooksBeforeItSaves: "P1",
     HasNoTimeout: "E6",
     CallsUnknownUnavailable: "E2",
+    CountsOnFromItsLook: "F1",
 }
 """Each with the clause that it breaks."""
 
@@ -77,7 +98,8 @@ def test_a_broken_layer_is_found(
     layer: type[DriverBackend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the clause that it breaks."""
-    monkeypatch.setattr(replies, "DriverBackend", layer)
+    for checks in (handing_out, replies):
+        monkeypatch.setattr(checks, "DriverBackend", layer)
     assert is_found(LAYERS[layer])
 
 

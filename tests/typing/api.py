@@ -13,7 +13,7 @@ async def tasks() -> None:
         assert_type(backend, outlast.Backend)
         store = backend.persistence
         assert_type(store, outlast.PersistenceManager)
-        claim = await store.claim_task("t1", claim_id=None, at_least=None)
+        claim = await store.claim_task("t1", claim_id=None, at_least=None, if_epoch=0)
         assert_type(claim, outlast.Claim)
         assert_type(claim.epoch, int)
         assert_type(claim.claim_id, str)
@@ -55,7 +55,7 @@ async def runs(backend: outlast.Backend) -> None:
     """Every method of the checkpoint store, and of the backend."""
     store = backend.checkpoints
     assert_type(store, outlast.StreamCheckpointStore)
-    claim = await store.claim("r1", thread_id="t1")
+    claim = await store.claim("r1", thread_id="t1", if_epoch=None)
     assert_type(claim.checkpoint, outlast.StreamCheckpoint | None)
     checkpoint = outlast.StreamCheckpoint(
         run_id="r1", thread_id="t1", message_id="m2", model="some-model"

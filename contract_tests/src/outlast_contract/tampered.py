@@ -55,11 +55,19 @@ class TamperedDriver(Driver):
         """The real driver belongs to another client."""
 
     async def claim(
-        self, scope: Scope, claim_id: str, *, at_least: int | None = None, parent: str | None = None
+        self,
+        scope: Scope,
+        claim_id: str,
+        *,
+        at_least: int | None = None,
+        if_epoch: int | None = None,
+        parent: str | None = None,
     ) -> Value:
         found: Value = await self._call(
             "claim",
-            lambda: self._inner.claim(scope, claim_id, at_least=at_least, parent=parent),
+            lambda: self._inner.claim(
+                scope, claim_id, at_least=at_least, if_epoch=if_epoch, parent=parent
+            ),
         )
         return found
 

@@ -12,7 +12,7 @@ from outlast.driver import StoredFence, admit, next_claim
 from outlast.errors import FencedError, UnavailableError
 
 
-@mutant("F2", "F5", "F7", "F8", "F12", "C1", "C6")
+@mutant("F2", "F5", "F7", "F8", "F12", "C1", "C6", "F13")
 class PutNeverCompares(MemoryDriver):
     """put never compares epochs."""
 
@@ -22,7 +22,7 @@ class PutNeverCompares(MemoryDriver):
         return await super().write(scope, register, data, fence=fence, **options)
 
 
-@mutant("F2", "F5", "F7", "F8", "F12", "C1")
+@mutant("F2", "F5", "F7", "F8", "F12", "C1", "F13")
 class DeleteNeverCompares(MemoryDriver):
     """delete never compares epochs."""
 
@@ -39,7 +39,7 @@ class DeleteDropsTheRecord(MemoryDriver):
         self._store.records.pop((self._namespace, scope), None)
 
 
-@mutant("F2", "F5")
+@mutant("F2", "F5", "F13")
 class ComparesInTheClient(MemoryDriver):
     """Reads the epoch, compares in the client, then writes."""
 
@@ -51,13 +51,14 @@ class ComparesInTheClient(MemoryDriver):
         return await super().write(scope, register, data, fence=fence, **options)
 
 
-@mutant("F1", "F9")
+@mutant("F1", "F9", "F13")
 class ClaimReadsThenWrites(MemoryDriver):
     """claim = read, add one, write."""
 
-    async def claim(self, scope, claim_id, *, at_least=None, parent=None):
+    async def claim(self, scope, claim_id, *, at_least=None, if_epoch=None, parent=None):
         record = self._find(scope)
-        fence = next_claim(record.fence if record else None, claim_id, at_least, self._floor)
+        stored = record.fence if record else None
+        fence = next_claim(stored, claim_id, at_least, self._floor, if_epoch)
         await asyncio.sleep(0)
         with self._store.lock:
             record = self._find(scope) or self._add(scope)
@@ -69,7 +70,7 @@ class ClaimReadsThenWrites(MemoryDriver):
             return value
 
 
-@mutant("F2", "F5", "F7", "F11", "A8", "C1", "C6")
+@mutant("F2", "F5", "F7", "F11", "A8", "C1", "C6", "F13")
 class ToleratesTheLastEpoch(MemoryDriver):
     """Refuses only epochs older than stored - 1."""
 
@@ -91,7 +92,7 @@ class TheEpochIsAClock(MemoryDriver):
         TheEpochIsAClock._clients += 1
         self._skew = 40 * (TheEpochIsAClock._clients % 5)
 
-    async def claim(self, scope, claim_id, *, at_least=None, parent=None):
+    async def claim(self, scope, claim_id, *, at_least=None, if_epoch=None, parent=None):
         record = self._find(scope)
         if at_least is None and not (record and record.fence.claim_id == claim_id):
             with self._store.lock:
@@ -99,7 +100,9 @@ class TheEpochIsAClock(MemoryDriver):
                 epoch = int(time.time() * 1000) - self._skew
                 record.fence = StoredFence(epoch, claim_id)
                 record.changed = time.monotonic()
-        return await super().claim(scope, claim_id, at_least=at_least, parent=parent)
+        return await super().claim(
+            scope, claim_id, at_least=at_least, if_epoch=if_epoch, parent=parent
+        )
 
 
 @mutant("F6", "F7", "F10")
@@ -175,8 +178,10 @@ class ARefusedSaveReturns(DriverPersistence):
 class ClaimClearsTheCheckpoint(MemoryDriver):
     """Claiming clears the checkpoint that the claimer came to resume from."""
 
-    async def claim(self, scope, claim_id, *, at_least=None, parent=None):
-        value = await super().claim(scope, claim_id, at_least=at_least, parent=parent)
+    async def claim(self, scope, claim_id, *, at_least=None, if_epoch=None, parent=None):
+        value = await super().claim(
+            scope, claim_id, at_least=at_least, if_epoch=if_epoch, parent=parent
+        )
         if scope.kind == "run":
             self._find(scope).registers.clear()
             return value._replace(data=None, age=0.0)
@@ -213,11 +218,13 @@ class ReadsAreCached(MemoryDriver):
 class TheSnapshotIsReadFirst(MemoryDriver):
     """claim reads the snapshot first and raises the epoch in a second step."""
 
-    async def claim(self, scope, claim_id, *, at_least=None, parent=None):
+    async def claim(self, scope, claim_id, *, at_least=None, if_epoch=None, parent=None):
         early = await self.read(scope, memory.PRIMARY[scope.kind])
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        value = await super().claim(scope, claim_id, at_least=at_least, parent=parent)
+        value = await super().claim(
+            scope, claim_id, at_least=at_least, if_epoch=if_epoch, parent=parent
+        )
         return value._replace(data=early.data, version=early.version, age=early.age)
 
 
@@ -257,43 +264,51 @@ class DeletionEndsOwnership(MemoryDriver):
 class AnOutsideEpochIsRoundedUp(MemoryDriver):
     """at_least is taken for a lower bound: the epoch is the larger of it and the next one."""
 
-    async def claim(self, scope, claim_id, *, at_least=None, parent=None):
+    async def claim(self, scope, claim_id, *, at_least=None, if_epoch=None, parent=None):
         record = self._find(scope)
         if at_least is not None and record is not None:
             at_least = max(at_least, record.fence.epoch + 1)
-        return await super().claim(scope, claim_id, at_least=at_least, parent=parent)
+        return await super().claim(
+            scope, claim_id, at_least=at_least, if_epoch=if_epoch, parent=parent
+        )
 
 
 @mutant("F9")
 class AnOutsideEpochMeetsTheFloor(MemoryDriver):
     """at_least is compared with the floor of swept records."""
 
-    async def claim(self, scope, claim_id, *, at_least=None, parent=None):
+    async def claim(self, scope, claim_id, *, at_least=None, if_epoch=None, parent=None):
         if at_least is not None and at_least <= self._floor:
             raise FencedError("superseded", self._floor)
-        return await super().claim(scope, claim_id, at_least=at_least, parent=parent)
+        return await super().claim(
+            scope, claim_id, at_least=at_least, if_epoch=if_epoch, parent=parent
+        )
 
 
 @mutant("F10")
 class ARepeatedClaimIsANewOne(MemoryDriver):
     """claim repeated with the stored claim_id hands out another epoch."""
 
-    async def claim(self, scope, claim_id, *, at_least=None, parent=None):
+    async def claim(self, scope, claim_id, *, at_least=None, if_epoch=None, parent=None):
         record = self._find(scope)
         if record is not None and record.fence.claim_id == claim_id:
             record.fence = record.fence._replace(claim_id="")
-        return await super().claim(scope, claim_id, at_least=at_least, parent=parent)
+        return await super().claim(
+            scope, claim_id, at_least=at_least, if_epoch=if_epoch, parent=parent
+        )
 
 
 @mutant("F10")
 class ARepeatedClaimStartsAgain(MemoryDriver):
     """claim repeated with the stored claim_id sets the stored number back to 0."""
 
-    async def claim(self, scope, claim_id, *, at_least=None, parent=None):
+    async def claim(self, scope, claim_id, *, at_least=None, if_epoch=None, parent=None):
         record = self._find(scope)
         if record is not None and record.fence.claim_id == claim_id:
             record.fence = record.fence._replace(seq=0, op="")
-        return await super().claim(scope, claim_id, at_least=at_least, parent=parent)
+        return await super().claim(
+            scope, claim_id, at_least=at_least, if_epoch=if_epoch, parent=parent
+        )
 
 
 @mutant("F11", "F2", "F7", "F8", "F12", "A8")
@@ -305,7 +320,7 @@ class OnlyTheRegistersAreGuarded(MemoryDriver):
         return await super().append(scope, log, entries, fence=fence, present=present)
 
 
-@mutant("F12")
+@mutant("F12", "F13")
 class AClaimedWriteCreates(MemoryDriver):
     """A claimed write whose scope is gone makes a new record."""
 
@@ -348,7 +363,7 @@ class TheClaimIdIsNotCompared(MemoryDriver):
         return super()._admit(scope, fence)
 
 
-@mutant("C6", "F12")
+@mutant("C6", "F12", "F13")
 class ExpiryRemovesTheRecord(BrokenHarness):
     """The payload's expiry removes the whole record; put creates a missing record."""
 
@@ -384,3 +399,27 @@ class ExpiryIsForgotten(BrokenHarness):
     async def open_with(self, namespace, **options):
         options.pop("checkpoint_ttl", None)
         return await super().open_with(namespace, **options)
+
+
+@mutant("F1", "F2", "F13", "C1")
+class AConditionalClaimCountsOnFromTheLook(MemoryDriver):
+    """A claim with if_epoch takes the number after that one, whatever was handed out since."""
+
+    async def claim(self, scope, claim_id, *, at_least=None, if_epoch=None, parent=None):
+        if if_epoch and at_least is None:
+            at_least, if_epoch = if_epoch + 1, None
+        return await super().claim(
+            scope, claim_id, at_least=at_least, if_epoch=if_epoch, parent=parent
+        )
+
+
+@mutant("F1", "F13", "C1")
+class AConditionIsComparedInTheClient(MemoryDriver):
+    """if_epoch is compared with what was read, and the claim follows."""
+
+    async def claim(self, scope, claim_id, *, at_least=None, if_epoch=None, parent=None):
+        record = self._find(scope)
+        if if_epoch is not None:
+            next_claim(record.fence if record else None, claim_id, None, 0, if_epoch)
+            await asyncio.sleep(0)
+        return await super().claim(scope, claim_id, at_least=at_least, parent=parent)

@@ -148,10 +148,12 @@ class SweepRemovesWhatIsReferenced(MemoryDriver):
 class AClaimDoesNotRenewTheAge(MemoryDriver):
     """A claim of a record without data leaves its age as it was."""
 
-    async def claim(self, scope, claim_id, *, at_least=None, parent=None):
+    async def claim(self, scope, claim_id, *, at_least=None, if_epoch=None, parent=None):
         record = self._find(scope)
         changed = None if record is None else record.changed
-        value = await super().claim(scope, claim_id, at_least=at_least, parent=parent)
+        value = await super().claim(
+            scope, claim_id, at_least=at_least, if_epoch=if_epoch, parent=parent
+        )
         if record is not None:
             record.changed = changed
         return value

@@ -83,6 +83,19 @@ class TestClaim:
         assert caught.value.stored_epoch == 2**52
         assert (await driver.read(TASK, "state")).fence == StoredFence(2**52, claim_id(1))
 
+    async def test_a_claim_may_depend_on_an_epoch(self, driver: Driver) -> None:
+        """F1: the next one is the store's, and what is refused changes nothing."""
+        for seen, reason in ((3, "no_record"), (0, None), (0, "superseded"), (2, "no_record")):
+            if reason is None:
+                assert (await driver.claim(TASK, claim_id(1), if_epoch=seen)).epoch == 1
+                continue
+            with pytest.raises(FencedError, match=f"if_epoch={seen}") as caught:
+                await driver.claim(TASK, claim_id(2), if_epoch=seen, parent="p")
+            assert caught.value.reason == reason
+        assert (await driver.read(TASK, "state")).fence == StoredFence(1, claim_id(1))
+        assert (await driver.read(TASK, "state")).parent is None
+        assert (await driver.claim(TASK, claim_id(2), if_epoch=1)).epoch == 2
+
     async def test_parent_is_kept_and_replaced_by_a_claim(self, driver: Driver) -> None:
         """A claimed run without data is found by its thread."""
         await driver.claim(RUN, claim_id(1), parent="thread")

@@ -72,6 +72,7 @@ class Script:
         if kind == "claim":
             arguments = {
                 "at_least": rng.choice([None, None, rng.randint(1, 6)]),
+                "if_epoch": rng.choice([None, None, 0, rng.randint(1, 6)]),
                 "parent": rng.choice([None, "p"]),
             }
             owner = claim_id(rng.randint(1, 3))

@@ -84,11 +84,19 @@ class FaultyDriver(MemoryDriver):
         return answer
 
     async def claim(
-        self, scope: Scope, claim_id: str, *, at_least: int | None = None, parent: str | None = None
+        self,
+        scope: Scope,
+        claim_id: str,
+        *,
+        at_least: int | None = None,
+        if_epoch: int | None = None,
+        parent: str | None = None,
     ) -> Value:
         step = super().claim
         answer: Value = await self._step(
-            "claim", None, lambda: step(scope, claim_id, at_least=at_least, parent=parent)
+            "claim",
+            None,
+            lambda: step(scope, claim_id, at_least=at_least, if_epoch=if_epoch, parent=parent),
         )
         return answer
 

@@ -246,9 +246,14 @@ class WatchedStore(StreamCheckpointStore):
         thread_id: str | None = None,
         claim_id: str | None = None,
         at_least: int | None = None,
+        if_epoch: int | None = None,
     ) -> Claim:
         return await self.inner.claim(
-            run_id, thread_id=thread_id, claim_id=claim_id, at_least=at_least
+            run_id,
+            thread_id=thread_id,
+            claim_id=claim_id,
+            at_least=at_least,
+            if_epoch=if_epoch,
         )
 
     async def get(self, run_id: str) -> StreamCheckpoint | None:

@@ -71,6 +71,14 @@ async def test_an_epoch_out_of_range_is_refused(at_least: int) -> None:
                 await claim("t", claim_id="short")
 
 
+@pytest.mark.parametrize("if_epoch", [-1, 2**53 + 1, True, "5", 1.0])
+async def test_an_epoch_that_none_can_have_been_is_refused(if_epoch: int) -> None:
+    async with outlast.open_backend("memory://") as backend:
+        for claim in (backend.persistence.claim_task, backend.checkpoints.claim):
+            with pytest.raises(InvalidDataError, match="if_epoch"):
+                await claim("t", if_epoch=if_epoch)
+
+
 async def test_a_claim_of_a_run_whose_checkpoint_cannot_be_read_says_that_it_was_taken() -> None:
     async with MemoryBackend() as backend:
         await backend.driver.write(Scope("run", "r"), "checkpoint", b"damaged", fence=None)

@@ -61,3 +61,20 @@ def test_an_epoch_that_was_asked_for_is_taken_or_refused() -> None:
         with pytest.raises(FencedError) as caught:
             next_claim(STORED, B, epoch, 0)
         assert caught.value.stored_epoch == 5
+
+
+def test_a_claim_that_depends_on_an_epoch_gets_the_next_one_or_is_refused() -> None:
+    assert next_claim(None, B, None, 7, 0) == StoredFence(8, B)
+    assert next_claim(STORED, B, None, 0, 5) == StoredFence(6, B)
+    assert next_claim(STORED, B, None, 90, 5) == StoredFence(91, B)
+    assert next_claim(STORED, A, None, 90, 4) is STORED
+    for stored, seen, reason in (
+        (STORED, 4, "superseded"),
+        (STORED, 0, "superseded"),
+        (STORED, 6, "no_record"),
+        (StoredFence(), 5, "no_record"),
+        (None, 5, "no_record"),
+    ):
+        with pytest.raises(FencedError, match=f"if_epoch={seen}") as caught:
+            next_claim(stored, B, None, 9, seen)
+        assert caught.value.reason == reason

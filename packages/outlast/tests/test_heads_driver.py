@@ -488,8 +488,16 @@ def _compare(reference: Driver, driver: Driver, rng: random.Random) -> None:
             if choice < 0.1:
                 claim_id = rng.choice("abcdef") * 32
                 at_least = rng.choice((None, None, rng.randint(1, 50)))
+                if_epoch = rng.choice((None, None, 0, rng.randint(1, 50)))
+                if rng.random() < 0.3 and await _exists(reference, scope):
+                    if_epoch = (await reference.read(scope, "state")).epoch
                 await both(
-                    "claim", scope, claim_id, at_least=at_least, parent=rng.choice((None, "p"))
+                    "claim",
+                    scope,
+                    claim_id,
+                    at_least=at_least,
+                    if_epoch=if_epoch,
+                    parent=rng.choice((None, "p")),
                 )
                 stored = await _fence(reference, scope) if await _exists(reference, scope) else None
                 if stored is not None and stored.epoch:

@@ -165,7 +165,13 @@ class RedisDriver(Driver):
             await link.aclose()
 
     async def claim(
-        self, scope: Scope, claim_id: str, *, at_least: int | None = None, parent: str | None = None
+        self,
+        scope: Scope,
+        claim_id: str,
+        *,
+        at_least: int | None = None,
+        if_epoch: int | None = None,
+        parent: str | None = None,
     ) -> Value:
         keys = self._keys.of(scope)
         answer = await run(
@@ -178,10 +184,11 @@ class RedisDriver(Driver):
                 attribute(parent),
                 PRIMARY[scope.kind],
                 keys.member,
+                "" if if_epoch is None else if_epoch,
             ],
         )
         if answer[0] == b"refused":
-            next_claim(stored_fence(answer[1:5]), claim_id, at_least, 0)
+            next_claim(stored_fence(answer[1:5]), claim_id, at_least, 0, if_epoch)
             raise CorruptDataError("the server refused a claim that the rules allow")
         return value_of(answer[1], answer[2:])
 

@@ -129,7 +129,13 @@ class SqlDriver(Driver):
         return _reads.Key(self._namespace, KIND_CODES[scope.kind], scope.id.encode())
 
     async def claim(
-        self, scope: Scope, claim_id: str, *, at_least: int | None = None, parent: str | None = None
+        self,
+        scope: Scope,
+        claim_id: str,
+        *,
+        at_least: int | None = None,
+        if_epoch: int | None = None,
+        parent: str | None = None,
     ) -> Value:
         register = REGISTER_CODES[PRIMARY[scope.kind]]
         return await self._mutate(
@@ -139,6 +145,7 @@ class SqlDriver(Driver):
                 register=register,
                 claim_id=claim_id,
                 at_least=at_least,
+                if_epoch=if_epoch,
                 parent=parent,
             )
         )

@@ -175,13 +175,20 @@ def _is_empty(db: Database, sid: int) -> bool:
 
 
 def claim(
-    db: Database, key: Key, register: int, claim_id: str, at_least: int | None, parent: str | None
+    db: Database,
+    key: Key,
+    register: int,
+    claim_id: str,
+    *,
+    at_least: int | None,
+    if_epoch: int | None,
+    parent: str | None,
 ) -> Value:
     """`Driver.claim`; ``register`` is the primary one."""
     head = _find(db, key)
     stored = None if head is None else head.fence
     lowest = floor(db, key.namespace, db.dialect.for_share if head is None else "")[0]
-    fence = next_claim(stored, claim_id, at_least, lowest)
+    fence = next_claim(stored, claim_id, at_least, lowest, if_epoch)
     now = _now(db)
     if head is None:
         _create(db, key, fence, encoded(parent), now)

@@ -208,7 +208,13 @@ class PostgresDriver(ServerDriver):
         await self._on_link(lambda link: link.run(";\n".join(script)), lambda: False)
 
     async def claim(
-        self, scope: Scope, claim_id: str, *, at_least: int | None = None, parent: str | None = None
+        self,
+        scope: Scope,
+        claim_id: str,
+        *,
+        at_least: int | None = None,
+        if_epoch: int | None = None,
+        parent: str | None = None,
     ) -> Value:
         key = self._key(scope)
         primary = REGISTER_CODES[PRIMARY[scope.kind]]
@@ -221,11 +227,14 @@ class PostgresDriver(ServerDriver):
                 encoded(parent),
                 primary,
                 list(REGISTERS_OF_KIND[key.kind]),
+                if_epoch,
             ),
         )
         if rows:
             return value_of(rows)
-        return await super().claim(scope, claim_id, at_least=at_least, parent=parent)
+        return await super().claim(
+            scope, claim_id, at_least=at_least, if_epoch=if_epoch, parent=parent
+        )
 
     async def write(
         self,

@@ -220,6 +220,7 @@ WITH head AS (
     empty_since = CASE WHEN empty_since IS NOT NULL THEN {NOW} END
   WHERE namespace = $1 AND kind = $2 AND id = $3
     AND (epoch = 0 OR claim_id <> $4) AND ($5::bigint IS NULL OR $5::bigint > epoch)
+    AND ($9::bigint IS NULL OR $9::bigint = epoch)
     AND ($6::bytea IS NULL OR parent = $6::bytea)
   RETURNING sid, epoch, parent
 ), kept AS (
@@ -231,7 +232,8 @@ WITH head AS (
   INSERT INTO outlast_scope
     (namespace, kind, id, epoch, claim_id, seq, op, tail, parent, updated_at, empty_since)
   SELECT $1, $2, $3, COALESCE($5::bigint, epoch + 1), $4, 0, '', 0, $6::bytea, 0, {NOW}
-  FROM floor WHERE NOT EXISTS (SELECT FROM head) RETURNING sid, epoch, parent
+  FROM floor WHERE COALESCE($9::bigint, 0) = 0 AND NOT EXISTS (SELECT FROM head)
+  RETURNING sid, epoch, parent
 ), blank AS (
   INSERT INTO outlast_register (sid, register, version, changed_at, data)
   SELECT sid, number, version, {NOW}, NULL FROM made, floor, unnest($8::smallint[]) AS number
@@ -241,7 +243,8 @@ UNION ALL
 SELECT NULL, version, 0, made.epoch, $4, 0, ''::bytea, parent, 0 FROM made, floor
 """
 """``$1`` to ``$3``: the scope; ``$4``: claim_id, ``$5``: at_least, ``$6``: parent, ``$7``: primary
-register, ``$8``: all registers. A row as `outlast_sql._reads.read` has it, if it was done.
+register, ``$8``: all registers, ``$9``: if_epoch. A row as `outlast_sql._reads.read` has it,
+if it was done.
 
 A record that is there is claimed, or one is made above the floor, which it keeps from being raised.
-One that is there and cannot be claimed makes the INSERT fail."""
+One that is there and cannot be claimed makes the INSERT fail, or nothing is done."""

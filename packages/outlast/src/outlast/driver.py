@@ -28,7 +28,7 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from outlast.errors import ConflictError, FencedError, OutlastError, StaleWriteError
+from outlast.errors import ConflictError, FencedError, FenceReason, OutlastError, StaleWriteError
 
 ResultT = TypeVar("ResultT")
 
@@ -278,7 +278,11 @@ def admit(stored: StoredFence | None, fence: Fence | None) -> bool:
 
 
 def next_claim(
-    stored: StoredFence | None, claim_id: str, at_least: int | None, floor: int
+    stored: StoredFence | None,
+    claim_id: str,
+    at_least: int | None,
+    floor: int,
+    if_epoch: int | None = None,
 ) -> StoredFence:
     """The fence that a claim leaves; the one statement of F1, F9 and F10.
 
@@ -287,16 +291,24 @@ def next_claim(
         claim_id: Of the claimer.
         at_least: The epoch asked for, or ``None``.
         floor: No epoch of a swept scope was above it (C5).
+        if_epoch: The epoch that the record must have, 0 for one that was never claimed or is not
+            there; ``None``: any.
 
     Returns:
         ``stored`` itself if it holds ``claim_id`` already: the claim changes nothing.
 
     Raises:
-        FencedError: ``at_least`` is not above the stored epoch.
+        FencedError: ``at_least`` is not above the stored epoch, or that is not ``if_epoch``.
     """
     if stored is not None and stored.epoch and stored.claim_id == claim_id:
         return stored
     epoch = stored.epoch if stored is not None else 0
+    if if_epoch is not None and epoch != if_epoch:
+        # A lower one is of a later life of the scope: it was swept.
+        reason: FenceReason = "superseded" if epoch > if_epoch else "no_record"
+        raise FencedError(
+            reason, epoch, f"{reason}: the stored epoch is {epoch}, not if_epoch={if_epoch}"
+        )
     if at_least is None:
         return StoredFence(max(epoch, floor) + 1, claim_id)
     if at_least <= epoch:
@@ -351,10 +363,19 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     async def claim(
-        self, scope: Scope, claim_id: str, *, at_least: int | None = None, parent: str | None = None
+        self,
+        scope: Scope,
+        claim_id: str,
+        *,
+        at_least: int | None = None,
+        if_epoch: int | None = None,
+        parent: str | None = None,
     ) -> Value:
         """Make ``claim_id`` the owner by the rule of `next_claim`; create the record if there is
         none.
+
+        ``if_epoch`` is compared in the same step: a claim that depends on what was read before
+        leaves the new epoch to the store, which alone knows what was handed out since (F1).
 
         Returns the primary register with the new fence, read in the same step (F5). ``parent``, if
         given, becomes the record's index attribute while that register is empty, so that a claimed

@@ -1,6 +1,10 @@
--- ARGV: 1 claim_id, 2 at_least or '', 3 parent or '', 4 register, 5 member.
+-- ARGV: 1 claim_id, 2 at_least or '', 3 parent or '', 4 register, 5 member,
+-- 6 if_epoch or ''.
 check_lists()
 if epoch == 0 or stored[2] ~= ARGV[1] then
+  if ARGV[6] ~= '' and tonumber(ARGV[6]) ~= epoch then
+    return {'refused', stored[1], stored[2], stored[3], stored[4]}
+  end
   local next = math.max(epoch, floor) + 1
   if ARGV[2] ~= '' then
     next = tonumber(ARGV[2])

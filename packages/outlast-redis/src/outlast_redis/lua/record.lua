@@ -1,7 +1,7 @@
 -- What the scripts on one scope share.
 -- KEYS: 1 head, 2 index, 3 empty, 4 floor. ARGV: 1-4 epoch ('': unclaimed), claim_id, seq, op of a
 -- mutation; 5 member.
--- ARGV[6] of a write is its register.
+-- ARGV[6] of a write is its register; no other script uses what is read by it.
 -- The head holds the fence, `version` (of its newest register write), `parts` (bits: which
 -- registers and logs hold data), index attributes and registers. `empty` orders the scopes without
 -- data by their last change; `floor` is what no swept scope was above.

@@ -129,12 +129,18 @@ class MemoryDriver(Driver):
         self._is_closed = True
 
     async def claim(
-        self, scope: Scope, claim_id: str, *, at_least: int | None = None, parent: str | None = None
+        self,
+        scope: Scope,
+        claim_id: str,
+        *,
+        at_least: int | None = None,
+        if_epoch: int | None = None,
+        parent: str | None = None,
     ) -> Value:
         with self._store.lock:
             record = self._find(scope)
             stored = record.fence if record else None
-            fence = next_claim(stored, claim_id, at_least, self._floor)
+            fence = next_claim(stored, claim_id, at_least, self._floor, if_epoch)
             if fence is not stored:
                 record = record or self._add(scope)
                 record.fence = fence

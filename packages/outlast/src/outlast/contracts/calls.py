@@ -196,6 +196,11 @@ class Calls:
         self._idle: asyncio.Event | None = None
 
     @property
+    def timeout(self) -> float:
+        """Seconds that one call may take."""
+        return self._timeout
+
+    @property
     def state(self) -> Literal["new", "open", "closed"]:
         """Where the backend is in its life."""
         return self._state

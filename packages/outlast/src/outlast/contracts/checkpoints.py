@@ -23,6 +23,7 @@ class StreamCheckpointStore(abc.ABC):
         thread_id: str | None = None,
         claim_id: str | None = None,
         at_least: int | None = None,
+        if_epoch: int | None = None,
     ) -> Claim:
         """Become the owner of a run; the claim's ``checkpoint`` is what to resume from.
 
@@ -34,9 +35,11 @@ class StreamCheckpointStore(abc.ABC):
             thread_id: The task that the run belongs to, so that deleting the task finds it.
             claim_id: As in `PersistenceManager.claim_task`.
             at_least: As in `PersistenceManager.claim_task`.
+            if_epoch: As in `PersistenceManager.claim_task`; a checkpoint that was read has it in
+                ``epoch``.
 
         Raises:
-            FencedError: ``at_least`` is not above the stored epoch.
+            FencedError: ``at_least`` is not above the stored epoch, or that is not ``if_epoch``.
 
         **Clauses**: F1, F3, F5, F9, F10.
         """
@@ -68,10 +71,13 @@ class StreamCheckpointStore(abc.ABC):
 
         Args:
             thread_id: The task's id.
-            force: Claim every run first, fencing its owner.
+            force: Claim every run first, fencing its owner; again if somebody else claims it before
+                its checkpoint is removed.
 
         Raises:
             FencedError: Without ``force``: a run with a checkpoint is claimed; nothing was removed.
+            OutcomeUnknownError: Also with ``force``, if others claimed a run again and again, for
+                as long as a call may take: its checkpoint may be there; a repetition goes on.
 
         **Clauses**: C1, C2.
         """

@@ -157,6 +157,15 @@ def check_at_least(at_least: object, limit: int) -> int | None:
     return at_least
 
 
+def check_if_epoch(if_epoch: object, limit: int) -> int | None:
+    """Return ``if_epoch`` if it is ``None`` or can be an epoch, or 0 for none."""
+    if if_epoch is None:
+        return None
+    if type(if_epoch) is not int or not 0 <= if_epoch <= 2 * limit:
+        raise InvalidDataError(f"if_epoch must be an int from 0 to 2**53, not {shown(if_epoch)}")
+    return if_epoch
+
+
 def claim_id_or_new(claim_id: object) -> str:
     """The given claim_id, checked, or a fresh one."""
     return new_claim_id() if claim_id is None else check_claim_id(claim_id)
@@ -165,6 +174,7 @@ def claim_id_or_new(claim_id: object) -> str:
 __all__ = [
     "Claim",
     "check_at_least",
+    "check_if_epoch",
     "check_scope",
     "claim_id_or_new",
     "new_claim_id",

@@ -7,7 +7,13 @@ from functools import partial
 import msgspec
 
 from outlast.contracts.checkpoints import StreamCheckpointStore
-from outlast.contracts.claim import Claim, check_at_least, check_scope, claim_id_or_new
+from outlast.contracts.claim import (
+    Claim,
+    check_at_least,
+    check_if_epoch,
+    check_scope,
+    claim_id_or_new,
+)
 from outlast.contracts.records import Records, micros
 from outlast.contracts.runs import remove_runs
 from outlast.driver import MAX_EPOCH, Index, Scope, Value, Where
@@ -32,14 +38,16 @@ class DriverCheckpoints(StreamCheckpointStore):
         thread_id: str | None = None,
         claim_id: str | None = None,
         at_least: int | None = None,
+        if_epoch: int | None = None,
     ) -> Claim:
         with self._calls.describing("claim", run_id):
             scope = check_scope(Scope("run", run_id), "run_id", None)
             parent = None if thread_id is None else check_id(thread_id, "thread_id")
             identity = claim_id_or_new(claim_id)
             epoch = check_at_least(at_least, MAX_EPOCH)
+            known = check_if_epoch(if_epoch, MAX_EPOCH)
         fence, value = await self._records.claim(
-            "claim", scope, identity, at_least=epoch, parent=parent
+            "claim", scope, identity, at_least=epoch, if_epoch=known, parent=parent
         )
         with self._calls.describing("claim", run_id):
             try:

@@ -12,13 +12,14 @@ from outlast.contracts.calls import Sender
 from outlast.contracts.claim import (
     Claim,
     check_at_least,
+    check_if_epoch,
     check_scope,
     claim_id_or_new,
     new_claim_id,
 )
 from outlast.contracts.persistence import PersistenceManager
 from outlast.contracts.records import DecodingOf, Records, micros
-from outlast.contracts.runs import remove_runs
+from outlast.contracts.runs import Tries, remove_runs
 from outlast.driver import (
     MAX_EPOCH,
     PRIMARY,
@@ -33,6 +34,7 @@ from outlast.driver import (
 )
 from outlast.errors import (
     ConflictError,
+    FencedError,
     InvalidDataError,
     TaskNotFoundError,
     shown,
@@ -87,13 +89,21 @@ class DriverPersistence(PersistenceManager):
     # Ownership
 
     async def claim_task(
-        self, task_id: str, *, claim_id: str | None = None, at_least: int | None = None
+        self,
+        task_id: str,
+        *,
+        claim_id: str | None = None,
+        at_least: int | None = None,
+        if_epoch: int | None = None,
     ) -> Claim:
         with self._calls.describing("claim_task", task_id):
             scope = check_scope(Scope("task", task_id), "task_id", None)
             identity = claim_id_or_new(claim_id)
             epoch = check_at_least(at_least, MAX_EPOCH)
-        fence, _ = await self._records.claim("claim_task", scope, identity, at_least=epoch)
+            known = check_if_epoch(if_epoch, MAX_EPOCH)
+        fence, _ = await self._records.claim(
+            "claim_task", scope, identity, at_least=epoch, if_epoch=known
+        )
         return Claim(scope, fence.epoch, fence.claim_id, seq=fence.seq)
 
     async def check_claim(self, claim: Claim) -> None:
@@ -257,9 +267,22 @@ class DriverPersistence(PersistenceManager):
             check_bool(force, "force")
         with self._calls.describing("delete_task", task_id), self._calls.as_one():
             if force:
-                fence, _ = await self._records.claim("delete_task", scope, new_claim_id())
-                claim = Claim(scope, fence.epoch, fence.claim_id, seq=fence.seq)
-            await self._delete_task(task_id, scope, claim)
+                await self._delete_by_force(task_id, scope)
+            else:
+                await self._delete_task(task_id, scope, claim)
+
+    async def _delete_by_force(self, task_id: str, scope: Scope) -> None:
+        again = Tries(self._calls.timeout)
+        while True:
+            fence, _ = await self._records.claim("delete_task", scope, new_claim_id())
+            claim = Claim(scope, fence.epoch, fence.claim_id, seq=fence.seq)
+            try:
+                return await self._delete_task(task_id, scope, claim)
+            except FencedError as error:
+                # Others claimed it since, or a sweep took the record: it held no data yet.
+                if error.reason not in ("superseded", "no_record") or not again.is_worth_it():
+                    raise
+            await self._records.pause(again.rounds)
 
     async def _delete_task(self, task_id: str, scope: Scope, claim: Claim | None) -> None:
         newest = None if claim is None else claim.epoch

@@ -39,7 +39,12 @@ class PersistenceManager(abc.ABC):
 
     @abc.abstractmethod
     async def claim_task(
-        self, task_id: str, *, claim_id: str | None = None, at_least: int | None = None
+        self,
+        task_id: str,
+        *,
+        claim_id: str | None = None,
+        at_least: int | None = None,
+        if_epoch: int | None = None,
     ) -> Claim:
         """Become the owner of a task: of its state, its input and both its logs at once.
 
@@ -54,9 +59,12 @@ class PersistenceManager(abc.ABC):
                 default.
             at_least: Ask for exactly this epoch, given out by an outside lease, queue or workflow;
                 the issuer answers for its growth.
+            if_epoch: Claim only if the newest claim has this epoch; 0: only if there is none. Of
+                all that look first and claim then, one gets it. The new epoch is the store's next
+                one.
 
         Raises:
-            FencedError: ``at_least`` is not above the stored epoch.
+            FencedError: ``at_least`` is not above the stored epoch, or that is not ``if_epoch``.
 
         **Clauses**: F1, F3, F5, F9, F10, F11.
         """
@@ -295,7 +303,13 @@ class PersistenceManager(abc.ABC):
         Args:
             task_id: The task; deleting what is not there is fine.
             claim: The task's claim.
-            force: Take a new claim first, fencing the owner; ``claim`` is then not needed.
+            force: Take a new claim first, fencing the owner; ``claim`` is then not needed. Again if
+                somebody else claims the task before it is removed.
+
+        Raises:
+            FencedError: A newer claim than ``claim`` was taken; or, with ``force``, others claimed
+                the task again and again for as long as a call may take.
+            OutcomeUnknownError: Also if others did so with a run of the task; a repetition goes on.
 
         **Clauses**: C1, C2, C3, F7.
         """

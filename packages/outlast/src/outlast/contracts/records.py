@@ -102,13 +102,16 @@ class Records:
         claim_id: str,
         *,
         at_least: int | None = None,
+        if_epoch: int | None = None,
         parent: str | None = None,
     ) -> tuple[StoredFence, Value]:
         """Claim a scope, behind this backend object's mutations of it that are under way."""
 
         async def claim(*, fence: Fence | None) -> tuple[StoredFence, Value]:
             # Safe to repeat by its claim_id (F10), so it needs no fence.
-            value = await self.driver.claim(scope, claim_id, at_least=at_least, parent=parent)
+            value = await self.driver.claim(
+                scope, claim_id, at_least=at_least, if_epoch=if_epoch, parent=parent
+            )
             if value.fence is None:
                 raise CorruptDataError("the driver returned a claim without a fence")
             return value.fence, value

@@ -6,13 +6,39 @@ from functools import partial
 
 from outlast.contracts.claim import Claim, new_claim_id
 from outlast.contracts.records import Records
-from outlast.driver import MAX_EPOCH, Item, Scope, Value, Where
-from outlast.errors import CorruptDataError, DecryptionError, FencedError, UnsupportedVersionError
+from outlast.driver import Item, Scope, Value, Where
+from outlast.errors import (
+    CorruptDataError,
+    DecryptionError,
+    FencedError,
+    UnavailableError,
+    UnsupportedVersionError,
+)
 from outlast.models import StreamCheckpoint
 
 _AT_ONCE = 16
-_ROUNDS = 10
-"""How often an owner who claims the run again and again is fenced again."""
+
+
+class Tries:
+    """How often what others prevent is tried: for as long as one call may take."""
+
+    def __init__(self, timeout: float) -> None:
+        """Begin with the first round."""
+        self._now = asyncio.get_running_loop().time
+        self._began = self._now()
+        self._deadline = self._began + timeout
+        self._longest = 0.0
+        self.rounds: int = 1
+
+    def is_worth_it(self) -> bool:
+        """Whether another round has twice as much time as the longest took; it is begun then."""
+        now = self._now()
+        self._longest = max(self._longest, now - self._began)
+        self._began = now
+        if 2 * self._longest >= self._deadline - now:
+            return False
+        self.rounds += 1
+        return True
 
 
 async def remove_runs(
@@ -25,8 +51,9 @@ async def remove_runs(
 ) -> int:
     """Remove the checkpoints of a task's runs and fence every claim of these runs.
 
-    A run is fenced only at the epoch at which it was judged, so an owner who comes in between is
-    judged anew. Runs without a checkpoint are fenced too: their owners may be about to write one.
+    Under a ``task_epoch`` a run is fenced only at the epoch at which it was judged, so an owner who
+    comes in between is judged anew. Runs without a checkpoint are fenced too: their owners may be
+    about to write one.
 
     Args:
         records: The way to the driver.
@@ -38,17 +65,15 @@ async def remove_runs(
 
     Returns:
         How many checkpoints there were.
+
+    Raises:
+        UnavailableError: Others claimed a run again and again, as long as a call may take.
     """
 
     async def remove(items: Sequence[Item]) -> int:
         step()
         removed = await asyncio.gather(
-            *(
-                _remove_run(
-                    records, operation, item, lambda value: _is_newer(records, value, task_epoch)
-                )
-                for item in items
-            ),
+            *(_remove_run(records, operation, item, task_epoch) for item in items),
             return_exceptions=True,
         )
         for outcome in removed:
@@ -66,43 +91,49 @@ async def remove_runs(
     return count + (await remove(items) if items else 0)
 
 
-async def _remove_run(
-    records: Records, operation: str, item: Item, is_newer: Callable[[Value], bool]
-) -> bool:
+async def _remove_run(records: Records, operation: str, item: Item, task_epoch: int | None) -> bool:
     scope = Scope("run", item.id)
     value = item.value
     had_checkpoint = records.live(value) is not None
-    for round_number in range(_ROUNDS):
-        if is_newer(value) or value.fence is None:
-            return False
+    again = Tries(records.calls.timeout)
+    while value.fence is not None and not _is_newer(records, value, task_epoch):
         try:
-            await _fence_and_remove(records, operation, scope, value, is_newer)
+            is_removed = await _fence_and_remove(records, operation, scope, value, task_epoch)
         except FencedError as error:
-            if error.reason == "lost" or round_number + 1 == _ROUNDS:
+            if error.reason == "lost":
                 raise
-            value = await records.read(operation, scope)
+            if not again.is_worth_it():
+                raise UnavailableError(
+                    f"run {item.id!r} was claimed by others each of the {again.rounds} times that "
+                    "it was to be fenced and removed; its checkpoint may still be there"
+                ) from error
         else:
-            return had_checkpoint
-    raise AssertionError("unreachable")
+            return is_removed and had_checkpoint
+        await records.pause(again.rounds)
+        value = await records.read(operation, scope)
+    return False
 
 
 async def _fence_and_remove(
-    records: Records,
-    operation: str,
-    scope: Scope,
-    value: Value,
-    is_newer: Callable[[Value], bool],
-) -> None:
+    records: Records, operation: str, scope: Scope, value: Value, task_epoch: int | None
+) -> bool:
+    """Whether the run is without a checkpoint now, and its owner fenced."""
     claim = None
     if value.epoch:
-        epoch = value.epoch + 1
+        # The new epoch is up to the store: what it handed out since the look is not known here.
         fence, value = await records.claim(
-            operation, scope, new_claim_id(), at_least=epoch if epoch <= MAX_EPOCH else None
+            operation,
+            scope,
+            new_claim_id(),
+            if_epoch=None if task_epoch is None else value.epoch,
         )
         claim = Claim(scope, fence.epoch, fence.claim_id, seq=fence.seq)
     # Its owner may have written between the judgement and the claim.
-    if value.data is not None and not is_newer(value):
+    if _is_newer(records, value, task_epoch):
+        return False
+    if value.data is not None:
         await records.calls.send(operation, scope, claim, partial(records.driver.remove, scope))
+    return True
 
 
 def _is_newer(records: Records, value: Value, task_epoch: int | None) -> bool:
@@ -115,4 +146,4 @@ def _is_newer(records: Records, value: Value, task_epoch: int | None) -> bool:
         return False
 
 
-__all__ = ["remove_runs"]
+__all__ = ["Tries", "remove_runs"]

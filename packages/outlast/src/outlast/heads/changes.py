@@ -39,7 +39,13 @@ async def value_of(store: ObjectStore, key: str, head: Head, name: str) -> Value
 
 
 async def claim_record(
-    store: ObjectStore, view: View, claim_id: str, at_least: int | None, parent: str | None
+    store: ObjectStore,
+    view: View,
+    claim_id: str,
+    *,
+    at_least: int | None,
+    if_epoch: int | None,
+    parent: str | None,
 ) -> Change[Value]:
     """`outlast.driver.Driver.claim`."""
     head = view.head
@@ -54,7 +60,8 @@ async def claim_record(
     ):
         # This claim made the record, and the floor was raised meanwhile: it claims again.
         stored = stored._replace(claim_id="")
-    fence = next_claim(stored, claim_id, at_least, view.floor.epoch)
+        if_epoch = None  # It was compared when the record was made.
+    fence = next_claim(stored, claim_id, at_least, view.floor.epoch, if_epoch)
     index = head.index
     if parent is not None and head.register(PRIMARY[head.kind]).is_empty:
         index = index._replace(parent=parent)

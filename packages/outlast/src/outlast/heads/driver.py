@@ -90,11 +90,19 @@ class HeadDriver(Driver):
         """Call ``operation`` with the store and see it through; the place to change threads."""
 
     async def claim(
-        self, scope: Scope, claim_id: str, *, at_least: int | None = None, parent: str | None = None
+        self,
+        scope: Scope,
+        claim_id: str,
+        *,
+        at_least: int | None = None,
+        if_epoch: int | None = None,
+        parent: str | None = None,
     ) -> Value:
         async def operation(store: ObjectStore) -> Value:
             async def decide(view: View) -> Change[Value]:
-                return await claim_record(store, view, claim_id, at_least, parent)
+                return await claim_record(
+                    store, view, claim_id, at_least=at_least, if_epoch=if_epoch, parent=parent
+                )
 
             while True:
                 change = await self._swapper.run(store, scope, decide, fence=None, is_claim=True)

@@ -47,8 +47,8 @@ async def recover(
     """Take over unfinished runs that nobody has written for a while, and go on with their tasks.
 
     **Guarantees.** However many processes do this at once, each run is resumed by one of them: the
-    task is claimed with ``at_least=task_epoch + 1``, then the run with ``at_least=epoch + 1``, as
-    they were read, and only one claim of a number succeeds. A run whose task has a newer owner or
+    task is claimed with ``if_epoch=task_epoch``, then the run with ``if_epoch=epoch``, as they were
+    read, and only one such claim succeeds. A run whose task has a newer owner or
     is gone is removed, not resumed. PAUSED tasks are left alone. A run of a sub-task is resumed
     through the task at the top that waits for it.
 
@@ -135,16 +135,12 @@ class _Recoverer:
         if agent is None:
             return
         try:
-            claim = await self._persistence.claim_task(
-                found.thread_id, at_least=found.task_epoch + 1
-            )
+            claim = await self._persistence.claim_task(found.thread_id, if_epoch=found.task_epoch)
         except FencedError:
             contested.append(found)
             return
         try:
-            await self._store.claim(
-                found.run_id, thread_id=found.thread_id, at_least=found.epoch + 1
-            )
+            await self._store.claim(found.run_id, thread_id=found.thread_id, if_epoch=found.epoch)
         except FencedError as error:
             # The task is ours, and decides; loading it claims the run anew.
             _log.info("run %r was claimed by somebody else: %s", found.run_id, error)
@@ -154,7 +150,7 @@ class _Recoverer:
         """Remove a checkpoint, unless somebody has claimed its run since it was read."""
         try:
             claim = await self._store.claim(
-                found.run_id, thread_id=found.thread_id, at_least=found.epoch + 1
+                found.run_id, thread_id=found.thread_id, if_epoch=found.epoch
             )
             now = claim.checkpoint
             if now is not None and now.task_epoch == found.task_epoch:
@@ -181,20 +177,20 @@ class _Recoverer:
 
     async def _resume_task(self, agent: Agent, top: TaskState) -> None:
         epoch = top.config.get(EPOCH, 0)
-        claim = await self._claim(top.id, epoch + 1 if isinstance(epoch, int) else 1)
+        claim = await self._claim(top.id, epoch if isinstance(epoch, int) else 0)
         if isinstance(claim, FencedError):
             # Somebody has claimed the task and not started it: just now, or and died.
             await asyncio.sleep(self._grace)
             state = await self._persistence.load_task_state(top.id)
             if state is None or state.updated_at != top.updated_at:
                 return
-            claim = await self._claim(top.id, (claim.stored_epoch or 0) + 1)
+            claim = await self._claim(top.id, claim.stored_epoch or 0)
         if isinstance(claim, Claim):
             await self._start(agent, top, claim)
 
     async def _claim(self, task_id: str, epoch: int) -> Claim | FencedError:
         try:
-            return await self._persistence.claim_task(task_id, at_least=epoch)
+            return await self._persistence.claim_task(task_id, if_epoch=epoch)
         except FencedError as error:
             return error
 

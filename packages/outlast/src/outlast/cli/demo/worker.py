@@ -77,9 +77,14 @@ class ReportingStore(outlast.StreamCheckpointStore):
         thread_id: str | None = None,
         claim_id: str | None = None,
         at_least: int | None = None,
+        if_epoch: int | None = None,
     ) -> outlast.Claim:
         claim = await self._store.claim(
-            run_id, thread_id=thread_id, claim_id=claim_id, at_least=at_least
+            run_id,
+            thread_id=thread_id,
+            claim_id=claim_id,
+            at_least=at_least,
+            if_epoch=if_epoch,
         )
         self.claimed = claim
         say(Claimed("run", run_id, claim.epoch, claim.checkpoint is not None))
