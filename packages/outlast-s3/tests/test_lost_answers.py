@@ -1,6 +1,7 @@
 """Answers that are lost, late or odd: S1, S2, S3, S14."""
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -197,6 +198,27 @@ async def test_a_black_hole_ends_in_time_and_closing_does_not_wait_for_ever(
     assert time.monotonic() - began < 4
     await driver.aclose()
     assert time.monotonic() - began < 8
+
+
+async def test_an_answer_that_nobody_waits_for_is_not_missed(
+    open_driver: Open, proxy: HttpProxy
+) -> None:
+    """C7: closing waits for it; and that it is an error is no news for the event loop."""
+    driver = await impatient(open_driver, proxy)
+    reported: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    held = Holding()
+    proxy.once(is_head("PUT"), held)
+    call = asyncio.ensure_future(driver.write(TASK, "state", b"x", fence=None))
+    await held.arrived.wait()
+    call.cancel()
+    await asyncio.wait([call])
+    held.released.set()
+    await driver.aclose()
+    assert held.answered.done()
+    del driver, call
+    gc.collect()
+    assert reported == []
 
 
 async def test_requests_that_wait_for_a_free_connection_are_never_sent_late(

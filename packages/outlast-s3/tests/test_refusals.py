@@ -1,6 +1,7 @@
 """What an error means that the store answers, or that boto3 makes of a connection (E2, E3, E4)."""
 
 import pytest
+from botocore.exceptions import IncompleteReadError
 from s3_support import (
     Forward,
     HttpProxy,
@@ -23,6 +24,7 @@ from outlast.errors import (
 )
 from outlast_s3 import S3Driver
 from outlast_s3._boto import repeats
+from outlast_s3._errors import translate
 from outlast_s3._probe import _expires
 
 pytestmark = [pytest.mark.s3, pytest.mark.server]
@@ -95,6 +97,22 @@ async def test_a_repetition_by_a_lent_client_leaves_the_outcome_open(
     await driver.aclose()
     client.close()
     assert [name for name in server.objects(prefix) if "/run/" in name]
+
+
+async def test_an_answer_that_breaks_off_is_none(open_driver: Open, proxy: HttpProxy) -> None:
+    """Wherever it does, in order or not: it says nothing of the settings."""
+    driver = await open_driver(proxy.port)
+    await driver.write(RUN, "checkpoint", b"1" * 1000, fence=None)
+    for left in (5, 500, 1200):
+
+        async def cut(request: Request, forward: Forward, left: int = left) -> bytes | None:
+            return (await forward(request))[:-left]
+
+        proxy.once(is_head("GET"), cut)
+        with pytest.raises(UnavailableError, match="did not answer"):
+            await driver.read(RUN, "checkpoint")
+    short = IncompleteReadError(actual_bytes=1, expected_bytes=2)  # of older clients
+    assert isinstance(translate(short, "it", changes=True, repeats=False), OutcomeUnknownError)
 
 
 async def test_what_could_not_be_sent_is_not_applied(open_driver: Open, proxy: HttpProxy) -> None:
