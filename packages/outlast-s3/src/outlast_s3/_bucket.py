@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from outlast.errors import OutcomeUnknownError, UnavailableError
 from outlast.heads import StoreClock, moment
 from outlast_s3._boto import endpoint_of, repeats
-from outlast_s3._errors import refusal_of, response_of, translate
+from outlast_s3._errors import refusal_of, translate
 from outlast_s3._lines import Line, using
 
 _CLOCK_AGE: Final = 300.0
@@ -145,17 +145,13 @@ class Bucket:
 
     def _work(self, line: Line, method: str, parameters: Mapping[str, Any]) -> Answer:
         """In a thread."""
+        checked = _checked(parameters)
         sent = moment()
-        try:
-            checked = _checked(parameters)
-            with using(line):
-                fields = getattr(self._client, method)(Bucket=self._name, **checked)
-                self._tell(fields, sent)
-                stream = fields.get("Body")
-                return Answer(fields, b"" if stream is None else stream.read())
-        except Exception as error:
-            self._tell(response_of(error), sent)
-            raise
+        with using(line):
+            fields = getattr(self._client, method)(Bucket=self._name, **checked)
+            self._tell(fields, sent)
+            stream = fields.get("Body")
+            return Answer(fields, b"" if stream is None else stream.read())
 
     def _tell(self, fields: Mapping[str, Any], sent: float) -> None:
         headers = fields.get("ResponseMetadata", {}).get("HTTPHeaders", {})

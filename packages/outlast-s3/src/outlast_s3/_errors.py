@@ -55,15 +55,10 @@ class Refusal(NamedTuple):
         return self.status == 404 and self.code != "NoSuchBucket"
 
 
-def response_of(error: Exception) -> Mapping[str, Any]:
-    """The answer that is in an error; empty: there is none."""
-    return getattr(error, "response", {}) if isinstance(error, ANSWERED) else {}
-
-
 def refusal_of(error: Exception) -> Refusal | None:
     """What the store answered; ``None``: it did not answer."""
-    response = response_of(error)
-    if not response:
+    response: Mapping[str, Any] = getattr(error, "response", {})
+    if not response or not isinstance(error, ANSWERED):
         return None
     details, metadata = response.get("Error", {}), response.get("ResponseMetadata", {})
     return Refusal(
@@ -156,4 +151,4 @@ def _unanswered(text: str, *, changes: bool) -> OutlastError:
     return OutcomeUnknownError(text) if changes else UnavailableError(text)
 
 
-__all__ = ["Refusal", "is_denied", "refusal_of", "response_of", "translate"]
+__all__ = ["Refusal", "is_denied", "refusal_of", "translate"]
