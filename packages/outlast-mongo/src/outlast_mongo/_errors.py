@@ -116,7 +116,7 @@ def _refused(error: OperationFailure, place: str, *, changes: bool) -> OutlastEr
         return ConfigurationError(f"{place} keeps no journal, which outlast needs: {text}")
     if error.code == _TOO_LARGE:
         return PayloadTooLargeError(f"{place} takes no document of this size: {text}")
-    if error.code in _INTERRUPTED or error.has_error_label("RetryableWriteError"):
+    if error.code in _INTERRUPTED:
         return _unanswered(f"{place} was interrupted: {text}", changes=changes)
     if changes and error.code not in _NOT_DONE:
         return OutcomeUnknownError(f"{place} does not say whether it was done: {text}")
