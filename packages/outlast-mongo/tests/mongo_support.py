@@ -85,16 +85,27 @@ def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
 
 
 class Commands(CommandListener):
-    """The names of the commands that a client sent, and how sure the reads among them are."""
+    """The names of the commands that a client sent, how sure they are and how long they may take.
+
+    Attributes:
+        concerns: The levels of those that read.
+        written: What those that write wait for.
+        limits: Milliseconds, of all of them.
+    """
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self.concerns: list[str] = []
+        self.written: list[Mapping[str, Any]] = []
+        self.limits: list[int] = []
 
     def started(self, event: CommandStartedEvent) -> None:
         self.names.append(event.command_name)
         if "readConcern" in event.command:
             self.concerns.append(event.command["readConcern"]["level"])
+        if event.command_name in ("insert", "update", "delete"):
+            self.written.append(event.command.get("writeConcern", {}))
+        self.limits.append(event.command.get("maxTimeMS", 0))
 
     def succeeded(self, event: Succeeded) -> None:
         """Not of interest."""

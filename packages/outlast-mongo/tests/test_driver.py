@@ -1,21 +1,25 @@
 """Round trips, the server's clock, searches and sweeps of the driver itself."""
 
+import asyncio
 import time
 from datetime import timedelta
 from typing import Any
 
 import pymongo
 import pytest
+from bson.codec_options import TypeDecoder, TypeRegistry
+from bson.raw_bson import RawBSONDocument
 from mongo_support import Commands, Open, Owner, Proxy, Start, admin, claim_id, node_url
+from motor.motor_asyncio import AsyncIOMotorClient
 
 import outlast
 from outlast import ApiMessage, StreamCheckpoint, TaskInput, TaskState, UserMessage
 from outlast.driver import Entry, Index, Scope, Where
 from outlast.errors import CorruptDataError
-from outlast.heads import key_of
+from outlast.heads import Floor, key_of, moment
 from outlast_contract.servers import Server
 from outlast_mongo import MongoBackend, MongoDriver
-from outlast_mongo._store import Place
+from outlast_mongo._store import MongoStore, Place
 
 pytestmark = pytest.mark.mongo
 
@@ -114,6 +118,64 @@ async def test_a_refusal_rests_on_what_a_majority_has_now(
             assert seen.concerns == [expected]
         await alone.aclose()
         await client.drop_database(name)
+
+
+class Changing(TypeDecoder):
+    """Of an application that wants its bytes as something else."""
+
+    bson_type = bytes
+
+    def transform_bson(self, value: bytes) -> bytearray:
+        return bytearray(value)
+
+
+@pytest.mark.parametrize("client_class", [pymongo.AsyncMongoClient, AsyncIOMotorClient])
+async def test_every_write_waits_for_the_journals_of_a_majority(
+    url: str, client_class: Any
+) -> None:
+    """D1: for as long as the call has; and whatever else a client is set to do."""
+    commands = Commands()
+    client = client_class(
+        url,
+        event_listeners=[commands],
+        wTimeoutMS=50,
+        document_class=RawBSONDocument,
+        type_registry=TypeRegistry([Changing()]),
+    )
+    driver = MongoDriver(database=client.get_default_database())
+    await driver.setup(create=True)
+    scopes = [Scope("task", f"t{number}") for number in range(8)]
+    owners = [Owner((await driver.claim(scope, claim_id(1))).fence) for scope in scopes]
+    await asyncio.gather(
+        *(
+            driver.append(scope, "api", [Entry("m", b"x" * 50_000)], fence=owner.fence())
+            for scope, owner in zip(scopes, owners, strict=True)
+        )
+    )
+    assert await driver.load(scopes[0], "api") == [Entry("m", b"x" * 50_000)]
+    for number in range(2):
+        await driver.write(Scope("run", "r"), "checkpoint", b"%d" % number, fence=None)
+    await driver.remove(scopes[0], fence=owners[0].fence())
+    await _swept(driver, older_than=0)
+    assert {"insert", "update", "delete"} <= set(commands.names)
+    assert all(dict(concern) == {"w": "majority", "j": True} for concern in commands.written)
+    await driver.aclose()
+    closing = client.close()
+    if closing is not None:
+        await closing
+
+
+async def test_a_floor_never_sinks(open_driver: Open) -> None:
+    """C5: neither in its epoch nor in its version, whoever raises it to what."""
+    key = key_of(TASK)
+    raised = [Floor(5, 1), Floor(3, 9), Floor(4, 4)]
+    stores: list[MongoStore] = []
+    for floor in raised:
+        driver = await open_driver()
+        assert driver._place is not None
+        stores.append(MongoStore(driver._place, moment() + 10))
+        await stores[-1].raise_floor(key, floor)
+    assert await stores[0].floor(key) == Floor(5, 9)
 
 
 async def test_a_scan_is_a_request_for_hundreds_of_records(

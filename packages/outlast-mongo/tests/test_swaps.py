@@ -7,15 +7,15 @@ from typing import Any
 import pymongo
 import pytest
 from mongo_support import Commands, Open, Owner, Proxy, Start, admin, claim_id, node_url
-from pymongo.errors import OperationFailure
+from pymongo.errors import OperationFailure, WaitQueueTimeoutError
 
 from outlast.driver import Entry, Scope
 from outlast.errors import FencedError, OutcomeUnknownError, UnavailableError
-from outlast.heads import moment
+from outlast.heads import key_of, moment
 from outlast_contract.servers import Server
 from outlast_mongo import MongoDriver
-from outlast_mongo._errors import translate
-from outlast_mongo._swaps import AT_ONCE, _outcomes
+from outlast_mongo._errors import _NOT_DONE, translate
+from outlast_mongo._swaps import AT_ONCE, Swap, _outcomes
 
 pytestmark = pytest.mark.mongo
 
@@ -189,6 +189,78 @@ def test_a_code_that_does_not_say_that_nothing_was_done_is_unknown(
     assert isinstance(translate(outcome, "it", changes=False), UnavailableError)
 
 
+@pytest.mark.parametrize("code", sorted(_NOT_DONE))
+def test_a_code_that_says_that_nothing_was_done_is_believed(code: int) -> None:
+    error = OperationFailure("refused", code)
+    assert isinstance(translate(error, "it", changes=True), UnavailableError)
+
+
+def test_a_call_that_found_no_free_connection_is_not_applied() -> None:
+    """And what to do about it is said."""
+    found = translate(WaitQueueTimeoutError("timed out"), "it", changes=True)
+    assert isinstance(found, UnavailableError)
+    assert "raise maxPoolSize" in found.message
+
+
+async def _swaps_of(driver: MongoDriver, raw: Raw, *ends: float) -> list[Any]:
+    """The outcomes of a swap at once for each scope; none changes more than one field."""
+    assert driver._place is not None
+    swaps = driver._place.swaps
+    prefix, calls = driver._place.prefix, list[Any]()
+    for scope, end in zip(SCOPES, ends, strict=False):
+        head_id = prefix + key_of(scope)
+        document = raw["outlast_head"].find_one({"_id": head_id})
+        assert document is not None
+        changed = {**document, "status": b"swapped"}
+        del changed["_id"]
+
+        async def run(swap: Swap) -> bool:
+            with pymongo.timeout(max(0.01, swap.until - moment())):
+                return await swaps.run(swap)
+
+        calls.append(run(Swap(head_id, document["token"], changed, 1, end)))
+    return await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def test_each_command_has_the_time_of_those_in_it(
+    watched: tuple[MongoDriver, Commands], raw: Raw
+) -> None:
+    """E6: not what is left to somebody who was there before."""
+    driver, commands = watched
+    await _claimed(driver)
+    commands.limits.clear()
+    now = moment()
+    outcomes = await _swaps_of(driver, raw, *[now + 5] * AT_ONCE, *[now + 100] * 8)
+    assert outcomes == [True] * (AT_ONCE + 8)
+    limits = sorted(commands.limits)
+    assert all(0 < limit <= 5000 for limit in limits[:AT_ONCE])
+    assert all(50_000 < limit <= 100_000 for limit in limits[AT_ONCE:])
+    assert len(limits) > AT_ONCE
+
+
+@pytest.mark.usefixtures("broken_connections")
+async def test_what_was_not_sent_in_time_is_never_sent(
+    open_driver: Open, proxy: Proxy, server: Server, name: str, raw: Raw
+) -> None:
+    """E2."""
+    driver = await open_driver(_through(proxy, server, name))
+    owners = await _claimed(driver)
+    with proxy.holding(b"outlast_head", AT_ONCE) as held:
+        hanging = [
+            asyncio.ensure_future(
+                driver.append(scope, "api", [Entry("held", b"")], fence=owner.fence())
+            )
+            for scope, owner in zip(SCOPES[1 : AT_ONCE + 1], owners[1:], strict=False)
+        ]
+        await held()
+        (late,) = await _swaps_of(driver, raw, moment())
+        assert isinstance(late, UnavailableError)
+    await asyncio.gather(*hanging)
+    await driver._shield.drain()
+    assert raw["outlast_head"].count_documents({"status": b"swapped"}) == 0
+    await driver.aclose()
+
+
 async def test_who_is_cancelled_takes_nobody_along(watched: tuple[MongoDriver, Commands]) -> None:
     """X1: in line, in the command, whether first or not."""
     driver, _ = watched
@@ -246,6 +318,33 @@ async def test_nobody_waits_for_commands_that_hang(
         assert moment() - begun < 3.0
     for outcome in outcomes:
         assert isinstance(outcome, (OutcomeUnknownError, UnavailableError)) or outcome == []
+    await driver.aclose()
+
+
+@pytest.mark.usefixtures("broken_connections")
+async def test_a_command_takes_no_more_than_others_may_wait_for(
+    open_driver: Open, proxy: Proxy, server: Server, name: str
+) -> None:
+    """Of large heads only a few; and if it hangs as well, the rest is sent all the same."""
+    driver = await open_driver(_through(proxy, server, name), timeout=3.0)
+    runs = [Scope("run", f"r{number}") for number in range(20)]
+    owners = [Owner((await driver.claim(run, claim_id(1))).fence) for run in runs]
+    with proxy.holding(b"outlast_head", AT_ONCE + 1) as held:
+        calls = [
+            asyncio.ensure_future(
+                driver.write(run, "checkpoint", b"x" * 250_000, fence=owner.fence())
+            )
+            for run, owner in zip(runs, owners, strict=True)
+        ]
+        await held()
+        done: set[Any] = set()
+        while len(done) < 8:
+            done, waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+            if len(done) < 8:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        assert all(call.exception() is None for call in done)
+        assert len(done) < len(calls)
+    await asyncio.gather(*calls, return_exceptions=True)
     await driver.aclose()
 
 
