@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from itertools import islice
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -140,6 +141,54 @@ async def test_a_slot_moves_under_load(cluster: Server, nodes: list[Redis], name
     assert history.count(error="FencedError") > 0
 
 
+@pytest.mark.parametrize("kind", ["unknown-endpoint", "hostname"])
+async def test_nodes_without_a_host_are_on_that_of_the_one_that_was_asked(
+    cluster: Server, nodes: list[Redis], open_driver: Open, namespace: str, kind: str
+) -> None:
+    """As where a cluster is behind one address, or its nodes do not know their names."""
+    for node in nodes:
+        await node.config_set("cluster-preferred-endpoint-type", kind)
+    driver: RedisDriver = await open_driver(cluster.url)
+    scopes = [Scope("task", f"t{number}") for number in range(12)]
+    for scope in scopes:
+        await driver.write(scope, "state", scope.id.encode(), fence=None)
+    slot = key_slot(Keys(namespace).of(scopes[0]).head)
+    source = await owner_of(nodes, slot)
+    async for _ in migrate(nodes, slot, source, (source + 1) % 3):
+        pass
+    for scope in scopes:
+        assert (await driver.read(scope, "state")).data == scope.id.encode()
+
+
+async def test_a_slot_that_moved_is_asked_for_at_its_new_node(
+    cluster: Server, nodes: list[Redis], open_driver: Open, namespace: str
+) -> None:
+    """Told by a redirection or by the end of its old node; else each call would be redirected, or
+    fail for ever.
+    """
+    scopes = [Scope("task", "t"), Scope("task", "u")]
+    slots = [key_slot(Keys(namespace).of(scope).head) for scope in scopes]
+    told, untold = await open_driver(cluster.url), await open_driver(cluster.url)
+    for scope in scopes:
+        await told.write(scope, "state", b"x", fence=None)
+        await untold.read(scope, "state")
+    source = await owner_of(nodes, slots[0])
+    target = (source + 1) % 3
+    async for _ in migrate(nodes, slots[0], source, target):
+        pass
+    for _ in range(2):
+        assert (await told.read(scopes[0], "state")).data == b"x"
+    link: Any = told._link
+    # Found at once, without being asked for anew.
+    assert [port for first, last, (_, port) in link._slots if first <= slots[0] <= last] == [
+        cluster.addresses[target][1]
+    ]
+    await asyncio.to_thread(cluster.kill, source)
+    with pytest.raises(UnavailableError):
+        await untold.read(scopes[0], "state")
+    assert (await untold.read(scopes[0], "state")).data == b"x"
+
+
 async def test_an_importing_node_is_asked_on_the_connection_that_asks(
     cluster: Server, nodes: list[Redis], open_driver: Open, namespace: str
 ) -> None:
@@ -152,15 +201,20 @@ async def test_an_importing_node_is_asked_on_the_connection_that_asks(
         await driver.write(Scope("task", scope_id), "state", scope_id.encode(), fence=None)
     slot = key_slot(keys.index(bucket))
     source = await owner_of(nodes, slot)
-    moved = 0
+    moved = scanned = 0
     async for _ in migrate(nodes, slot, source, (source + 1) % 3):
         moved += 1
+        with contextlib.suppress(UnavailableError):  # while its keys are on both sides
+            page = await driver.scan("task", where=Where(), after=None, limit=100)
+            assert sorted(item.id for item in page.items) == sorted(ids)
+            scanned += not await nodes[source].execute_command("CLUSTER", "COUNTKEYSINSLOT", slot)
         if moved % 8 == 0:
             values = await asyncio.gather(
                 *(driver.read(Scope("task", scope_id), "state") for scope_id in ids)
             )
             assert [value.data for value in values] == [scope_id.encode() for scope_id in ids]
     assert moved >= 40
+    assert scanned >= 2  # before the new node has the slot, and after
     page = await driver.scan("task", where=Where(), after=None, limit=100)
     assert sorted(item.id for item in page.items) == sorted(ids)
 

@@ -18,6 +18,9 @@ from outlast_redis._links import Command, Connection, Link, freshen
 
 _REDIRECTS: Final = 5
 
+_UNKNOWN: Final = ("", "?")
+"""For a host that a node does not know: it is that by which the node itself was reached."""
+
 
 class Address(NamedTuple):
     """Where a node listens."""
@@ -160,7 +163,7 @@ class ClusterLink(Link):
                     failure = error
                     continue
                 self._slots = [
-                    (first, last, self._mapped(host.decode() or address.host, port))
+                    (first, last, self._mapped((host or b"").decode(), port, address))
                     for first, last, (host, port, *_), *_ in found
                 ]
                 self._is_stale = False
@@ -168,10 +171,12 @@ class ClusterLink(Link):
             raise type(failure)(f"{self.place}: {failure.message}") from failure
 
     def _named(self, redirection: Any, asked: Address) -> Address:
-        """The node that a redirection names; without a host it is on that of the node asked."""
-        return self._mapped(redirection.host or asked.host, int(redirection.port))
+        """The node that a redirection names."""
+        return self._mapped(redirection.host, int(redirection.port), asked)
 
-    def _mapped(self, host: str, port: int) -> Address:
+    def _mapped(self, host: str, port: int, asked: Address) -> Address:
+        if host in _UNKNOWN:
+            host = asked.host
         return Address(*self._remap((host, port))) if self._remap else Address(host, port)
 
 
