@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis
+from redis.asyncio import BlockingConnectionPool, Redis
 from redis_proxy import Proxy
 from redis_support import ClosingBackend, Open, client_of
 
@@ -119,6 +119,58 @@ async def test_a_connection_closed_while_idle_costs_nothing(
     await lent.aclose()
 
 
+async def test_what_nobody_asked_for_is_nobodys_answer(proxied: RedisDriver, proxy: Proxy) -> None:
+    """R2: also if the event loop has read it already."""
+    assert proxied._link is not None
+    (idle,) = connections_of(proxied._link)
+    proxy.say(b"$5\r\nstray\r\n")
+    await wait_until(lambda: bool(idle._reader._buffer))
+    assert (await proxied.read(TASK, "state")).data == b"old"
+
+
+async def test_a_connection_that_was_reset_while_idle_costs_nothing(
+    proxied: RedisDriver, proxy: Proxy
+) -> None:
+    """C8: also if the event loop has closed it already."""
+    assert proxied._link is not None
+    (idle,) = connections_of(proxied._link)
+    end = idle._writer.get_extra_info("socket")
+    proxy.reset()
+    await wait_until(lambda: end.fileno() < 0)
+    await proxied.write(TASK, "state", b"new", fence=None)
+
+
+async def test_a_refused_connection_is_not_tried_again_by_the_client() -> None:
+    """E5: its own attempts would use up the time of the call, and hide why it fails."""
+    driver = RedisDriver.from_url("redis://127.0.0.1:1", namespace="n", timeout=0.5)
+    with pytest.raises(UnavailableError, match="Connect call failed"):
+        await driver.setup(create=True)
+
+
+async def test_a_cancellation_is_neither_swallowed_nor_leaves_anything(
+    shared: Server, namespace: str
+) -> None:
+    """X1, C8: whatever a lent client that looks at its own time was doing just then."""
+    host, port = shared.addresses[0]
+    pool = BlockingConnectionPool(
+        host=host, port=port, max_connections=1, timeout=5, socket_timeout=5
+    )
+    client = Redis(connection_pool=pool)
+    driver = RedisDriver.from_client(client, namespace=namespace)
+    await driver.setup(create=True)
+    await driver.write(TASK, "state", b"old", fence=None)
+    for turns in range(40):
+        call = asyncio.ensure_future(driver.read(TASK, "state"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if call.cancel():
+            await asyncio.wait([call])
+            assert call.cancelled(), turns
+        assert (await driver.read(TASK, "input")).data is None
+    await driver.aclose()
+    await pool.disconnect()
+
+
 def connections_of(link: Any) -> list[Any]:
     """The idle connections of a single server's link."""
     lender = link._lender
@@ -134,6 +186,7 @@ async def test_calls_wait_for_a_connection_within_the_limit(
         *(proxied.append(TASK, "user", [Entry(f"m{n}", b"x")], fence=None) for n in range(50))
     )
     assert len(await proxied.load(TASK, "user")) == 50
+    assert proxy.accepted == 1
 
 
 async def test_a_stopped_server_ends_calls_in_time_and_serves_on(
