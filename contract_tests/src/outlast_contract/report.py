@@ -84,7 +84,8 @@ class Report:
         """
         hidden = set(secrets)
         self.results: tuple[Result, ...] = tuple(one.without(hidden) for one in results)
-        self.coverage = Coverage.of(self.results, all_checks() if suite is None else suite)
+        whole = all_checks() if suite is None else suite
+        self.coverage: Coverage = Coverage.of(self.results, whole)
         self.subject = subject
         self.seed = seed
         self.versions: Mapping[str, str] = {**own_versions(), **(versions or {})}
