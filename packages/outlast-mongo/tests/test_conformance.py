@@ -19,6 +19,13 @@ from outlast_mongo import MongoBackend
 pytestmark = [pytest.mark.mongo, pytest.mark.server]
 
 
+@pytest.fixture(autouse=True)
+def dropped_sockets(request: pytest.FixtureRequest) -> None:
+    """Checks that spoil the network close clients that are connecting."""
+    if request.node.get_closest_marker("faults"):
+        request.getfixturevalue("broken_connections")
+
+
 class PyMongoHarness(MongoHarness):
     """A replica set of one, through the client that a URL gives."""
 

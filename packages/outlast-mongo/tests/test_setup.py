@@ -82,6 +82,7 @@ def test_a_file_that_does_not_fit_is_a_matter_of_configuration(
 
 
 @BOTH
+@pytest.mark.usefixtures("broken_connections")
 async def test_an_untrusted_certificate_is_a_matter_of_configuration(
     start: Start, tmp_path: Path, driver: str
 ) -> None:
@@ -106,6 +107,7 @@ async def test_an_untrusted_certificate_is_a_matter_of_configuration(
 
 
 @BOTH
+@pytest.mark.usefixtures("broken_connections")
 async def test_what_cannot_be_reached_says_what_to_check(driver: str) -> None:
     with pytest.raises(UnavailableError, match="check that it runs, its host and port"):
         await outlast.open_backend("mongodb://127.0.0.1:1/", driver=driver, timeout=1.0).open()

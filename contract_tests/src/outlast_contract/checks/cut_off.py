@@ -55,7 +55,9 @@ async def a_call_cancelled_at_an_exchange_disturbs_no_other(
                 break
             part = "reply" if delivered else "request"
             what = f"{mutation.name}, cancelled while its {part} {at} was under way"
-            call.cancel()
+            if not call.cancel():  # It is done: the backend itself sent what is held.
+                await hold.release()
+                continue
             await asyncio.wait([call], timeout=20)
             expect(call.cancelled(), f"{what}, was not told that it was: {call}")
             await expect_image(client, witness, known, f"another task after {what}", clause="X2")
@@ -105,7 +107,9 @@ async def a_read_cancelled_at_an_exchange_disturbs_no_other(context: Context) ->
                 if not hold.has_arrived:  # It asks nobody.
                     await call
                     break
-                call.cancel()
+                if not call.cancel():  # It is done: the backend itself sent what is held.
+                    await hold.release()
+                    continue
                 await asyncio.wait([call], timeout=20)
                 what = f"{name}, cancelled while it waited for its answer"
                 expect(call.cancelled(), f"{what}, was not told that it was: {call}", clause="X1")

@@ -95,7 +95,7 @@ class Bucket:
             request.cancel()
             raise
         if not answer.done():
-            raise self._late(request, changes=changes)
+            raise self._late(request, line, changes=changes)
         try:
             return answer.result()
         except Exception as error:
@@ -104,7 +104,7 @@ class Bucket:
             if refusal is not None and refusal.is_race and not (changes and refusal.attempts):
                 return None
             if line.is_cut:
-                raise self._late(request, changes=changes) from error
+                raise self._late(request, line, changes=changes) from error
             raise translate(
                 error, self.described, changes=changes, repeats=self._repeats
             ) from error
@@ -134,9 +134,10 @@ class Bucket:
             answer.exception()  # Nobody may be there to be told.
 
     def _late(
-        self, request: "Future[Answer]", *, changes: bool
+        self, request: "Future[Answer]", line: Line, *, changes: bool
     ) -> OutcomeUnknownError | UnavailableError:
-        if request.cancel():
+        line.cut()
+        if request.cancel() or not line.has_begun:
             return UnavailableError(
                 f"not sent: all {self.threads} connections to {self.described} are in use"
             )
@@ -147,6 +148,7 @@ class Bucket:
         """In a thread."""
         checked = _checked(parameters)
         sent = moment()
+        line.begin()
         with using(line):
             fields = getattr(self._client, method)(Bucket=self._name, **checked)
             self._tell(fields, sent)

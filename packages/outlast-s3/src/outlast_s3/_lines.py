@@ -17,12 +17,24 @@ class Line:
 
     Attributes:
         is_cut: Whether the request was broken off, or would be if it went on.
+        has_begun: Whether anything of it may have been sent.
     """
 
     def __init__(self) -> None:
         """None yet."""
         self._socket: socket.socket | None = None
         self.is_cut: bool = False
+        self.has_begun: bool = False
+
+    def begin(self) -> None:
+        """Before anything is sent.
+
+        Raises:
+            ConnectionAbortedError: The request was broken off while it waited for a thread.
+        """
+        with _lock:
+            self._refuse_cut()
+            self.has_begun = True
 
     def cut(self) -> None:
         """Let the thread of the request go on at once, with an error; from any thread."""
@@ -41,10 +53,13 @@ class Line:
             ConnectionAbortedError: The request was broken off meanwhile.
         """
         with _lock:
-            if self.is_cut:
-                raise ConnectionAbortedError("the request was broken off")
+            self._refuse_cut()
             self._socket = connection
             _users[connection] = self
+
+    def _refuse_cut(self) -> None:
+        if self.is_cut:
+            raise ConnectionAbortedError("the request was broken off")
 
 
 _lock: Final = threading.Lock()
