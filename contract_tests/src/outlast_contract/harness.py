@@ -1,6 +1,7 @@
 """What a backend gives the suite: a way to open clients, and whatever more it can offer."""
 
 import asyncio
+import copy
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -223,18 +224,23 @@ def secrets_of(url: str) -> set[str]:
     return {text for text in found if len(text) >= 3}
 
 
-def with_password(url: str, password: str) -> str:
-    """The URL with another password.
+def with_password(harness: Harness, password: str) -> Harness:
+    """The harness with another password in its URL.
 
     Raises:
         NotRun: It has none.
     """
-    parts = urlsplit(url)
+    parts = urlsplit(harness.url or "")
     if parts.password is None:
         raise NotRun("needs Harness.url with a password")
     user, _, host = parts.netloc.rpartition("@")
     user = user.partition(":")[0]
-    return urlunsplit(parts._replace(netloc=f"{user}:{quote(password, safe='')}@{host}"))
+    url = urlunsplit(parts._replace(netloc=f"{user}:{quote(password, safe='')}@{host}"))
+    other = copy.copy(harness)
+    # By its class, whose `url` may be a property.
+    vars(other).pop("url", None)
+    other.__class__ = type(type(harness).__name__, (type(harness),), {"url": url})
+    return other
 
 
 class UrlHarness(Harness):

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import copy
 import gc
 import logging
 from urllib.parse import quote
@@ -177,8 +176,7 @@ async def a_password_of_any_characters_is_not_shown(context: Context, password: 
     """A wrong password in the URL is refused, whatever its characters, and neither the error nor a
     log line shows it.
     """
-    harness = copy.copy(context.harness)
-    harness.url = with_password(harness.url or "", password)
+    harness = with_password(context.harness, password)
     shown: list[str] = []
     with LogLines("", logging.DEBUG) as log, contextlib.suppress(OutlastError):
         backend = None
