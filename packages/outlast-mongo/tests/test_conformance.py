@@ -61,6 +61,13 @@ def _guarded_url() -> str:
 class _Lending(MongoBackend):
     """A backend with a client of an application that ends with it."""
 
+    async def open(self) -> None:
+        try:
+            await super().open()
+        except Exception:
+            await self.aclose()
+            raise
+
     async def aclose(self) -> None:
         try:
             await super().aclose()

@@ -102,6 +102,13 @@ class ClosingBackend(RedisBackend):
         self._client = client
         self._process = os.getpid()
 
+    async def open(self) -> None:
+        try:
+            await super().open()
+        except Exception:
+            await self.aclose()
+            raise
+
     async def aclose(self) -> None:
         await super().aclose()
         if self._process == os.getpid():
