@@ -14,6 +14,7 @@ from s3_support import HOST, KEYS, HttpProxy, Open, Store, available, no_thread_
 
 from outlast_contract.servers import shared_server
 from outlast_s3 import S3Driver
+from outlast_s3._probe import _proven
 
 
 @pytest.fixture(scope="session")
@@ -39,6 +40,8 @@ def url(server: Store, prefix: str) -> str:
 @pytest.fixture
 async def proxy(server: Store) -> AsyncIterator[HttpProxy]:
     """Between client and server."""
+    # It may stand at the address of an earlier one, whose store was found to be good.
+    _proven.clear()
     async with HttpProxy(server.port).running() as running:
         yield running
 
