@@ -1,6 +1,7 @@
 """What a client is told, as seen on the wire (P1, E5, S12)."""
 
 import asyncio
+from concurrent.futures import Future
 
 import pytest
 from s3_support import (
@@ -17,9 +18,11 @@ from s3_support import (
 )
 
 from outlast.driver import Scope
-from outlast.errors import OutcomeUnknownError
+from outlast.errors import OutcomeUnknownError, UnavailableError
 from outlast_s3 import S3Driver
 from outlast_s3._boto import Settings, _loaders
+from outlast_s3._bucket import Answer, Bucket
+from outlast_s3._lines import Line
 from outlast_s3._links import CONNECTIONS, LentLink, open_link
 
 pytestmark = [pytest.mark.s3, pytest.mark.server]
@@ -147,3 +150,20 @@ def test_a_second_client_reads_no_description_of_the_api() -> None:
         assert len(loader.search_paths) <= len(set(loader.search_paths)) + 1
     for client in clients:
         client.close()
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_a_request_that_got_a_thread_when_its_time_was_over_was_not_sent(
+    server: Store, has_begun: bool
+) -> None:
+    """E2: it is too late to be taken back then, but it never begins."""
+    bucket = Bucket(server.client, server.bucket, "the bucket", user="u", threads=1)
+    line, request = Line(), Future[Answer]()
+    assert request.set_running_or_notify_cancel()
+    if has_begun:
+        line.begin()
+    told = bucket._late(request, line, changes=True)
+    assert type(told) is (OutcomeUnknownError if has_begun else UnavailableError)
+    with pytest.raises(ConnectionAbortedError):
+        line.begin()
+    await bucket.close(1.0)
