@@ -64,6 +64,8 @@ class _Lending(MongoBackend):
     async def open(self) -> None:
         try:
             await super().open()
+        except outlast.NotSupportedError:
+            raise  # To another event loop than the one that has it open.
         except Exception:
             await self.aclose()
             raise
