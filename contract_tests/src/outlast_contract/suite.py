@@ -1,6 +1,7 @@
 """The suite as a test class for pytest."""
 
 import json
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from outlast_contract.engine import (
     Need,
     Result,
     Settings,
+    all_checks,
     number_in,
     run_check_sync,
     select_checks,
@@ -49,10 +51,12 @@ def contract_suite(
         make_harness: A `Harness` class, or a function that makes one; called once for each test.
         tiers: Which tiers; all by default.
         settings: Seed, rounds and kills; see `Settings.from_environment` for the defaults.
-        xfail: Names of tests that are known to fail, with the reason for each.
+        xfail: Names of tests that are known to fail, with the reason for each; for those that are
+            left out here, it does not matter.
         cases: For runs that are short: of a check that is there for many cases, such as once for
-            each mutation, take so many, spread evenly. Run all of them elsewhere: the report says
-            how many were left out. By default ``OUTLAST_CONTRACT_CASES``, or all.
+            each mutation, take so many, spread evenly; which ones differs from harness to harness,
+            so that the classes of several stores cover more together. Run all of them elsewhere:
+            the report says how many were left out. By default ``OUTLAST_CONTRACT_CASES``, or all.
         lacks: What the store can never offer, such as ``endpoints`` if it has no server: tests
             that need it are left out, instead of skipped. So are heavy ones that ``settings``
             exclude.
@@ -64,7 +68,8 @@ def contract_suite(
     expected = dict(xfail or {})
     tests: dict[str, Any] = {}
     without, wanted = frozenset(lacks), frozenset(only)
-    for check in select_checks(tiers=tiers, cases=_cases() if cases is None else cases):
+    count = _cases() if cases is None else cases
+    for check in select_checks(tiers=tiers, cases=count, turn=_turn_of(make_harness)):
         if wanted and not check.needs & wanted:
             continue
         if check.needs & without or (check.heavy and settings is not None and not settings.heavy):
@@ -76,8 +81,9 @@ def contract_suite(
         if reason:
             test = pytest.mark.xfail(strict=True, reason=reason)(test)
         tests[check.test_name] = test
-    if expected:
-        raise ValueError(f"xfail names tests that do not exist: {', '.join(expected)}")
+    unknown = expected.keys() - {check.test_name for check in all_checks()}
+    if unknown:
+        raise ValueError(f"xfail names tests that do not exist: {', '.join(sorted(unknown))}")
     body = {
         "__doc__": "The contract of outlast, check by check.",
         "_originals": dict(tests),
@@ -90,6 +96,12 @@ def contract_suite(
 def _cases() -> int | None:
     """``None``: all."""
     return number_in("OUTLAST_CONTRACT_CASES")
+
+
+def _turn_of(make_harness: Callable[[], Harness]) -> int:
+    """The same for a harness in every run and process."""
+    name = getattr(make_harness, "__qualname__", type(make_harness).__qualname__)
+    return zlib.crc32(f"{make_harness.__module__}.{name}".encode())
 
 
 def _opens(harness: type) -> bool:

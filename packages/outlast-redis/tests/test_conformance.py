@@ -33,8 +33,8 @@ else:
     )
     TestRedis = contract_suite(RedisHarness, lacks=["http", "secret"])
     TestValkey = contract_suite(
-        ValkeyHarness, tiers=["contract", "race"], settings=LESS, cases=2, lacks=["secret"]
+        ValkeyHarness, tiers=["contract", "race"], settings=LESS, cases=1, lacks=["secret"]
     )
     TestCluster = contract_suite(
-        ClusterHarness, tiers=["contract"], settings=LESS, cases=2, lacks=["secret"]
+        ClusterHarness, tiers=["contract"], settings=LESS, cases=1, lacks=["secret"]
     )

@@ -18,4 +18,4 @@ else:
     LESS = dataclasses.replace(
         Settings.from_environment(), rounds=3, kills=2, listed=300, heavy=False
     )
-    TestPsycopg = contract_suite(PsycopgHarness, tiers=["contract"], settings=LESS, cases=2)
+    TestPsycopg = contract_suite(PsycopgHarness, tiers=["contract"], settings=LESS, cases=1)
