@@ -58,16 +58,15 @@ def available(make: Callable[[], Server]) -> Server:
         pytest.skip(f"NOT RUN: {error.reason}")
 
 
-def client_for(port: int, **options: Any) -> Any:
+def client_for(port: int, *, token: str | None = None, **options: Any) -> Any:
     """A client of boto3, without retries unless told otherwise."""
     settings: dict[str, Any] = {
         "retries": {"total_max_attempts": 1},
         "s3": {"addressing_style": "path"},
         **options,
     }
-    return boto3.session.Session(**KEYS, region_name="us-east-1").client(
-        "s3", endpoint_url=f"http://{HOST}:{port}", config=Config(**settings)
-    )
+    session = boto3.session.Session(**KEYS, aws_session_token=token, region_name="us-east-1")
+    return session.client("s3", endpoint_url=f"http://{HOST}:{port}", config=Config(**settings))
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:

@@ -1,13 +1,16 @@
 """What a client is told, as seen on the wire (P1, E5, S12)."""
 
 import asyncio
+import logging
 from concurrent.futures import Future
 
 import pytest
 from s3_support import (
+    BUCKET,
     HOST,
     KEYS,
     Forward,
+    Holding,
     HttpProxy,
     Open,
     Request,
@@ -17,9 +20,10 @@ from s3_support import (
     losing,
 )
 
-from outlast.driver import Scope
-from outlast.errors import OutcomeUnknownError, UnavailableError
-from outlast_s3 import S3Driver
+from outlast import TaskState
+from outlast.driver import Entry, Scope
+from outlast.errors import OutcomeUnknownError, OutlastError, UnavailableError
+from outlast_s3 import S3Backend, S3Driver
 from outlast_s3._boto import Settings, _loaders
 from outlast_s3._bucket import Answer, Bucket
 from outlast_s3._lines import Line
@@ -28,6 +32,7 @@ from outlast_s3._links import CONNECTIONS, LentLink, open_link
 pytestmark = [pytest.mark.s3, pytest.mark.server]
 
 RUN = Scope("run", "r")
+TASK = Scope("task", "t")
 
 
 async def test_the_client_repeats_no_request(open_driver: Open, proxy: HttpProxy) -> None:
@@ -167,3 +172,66 @@ async def test_a_request_that_got_a_thread_when_its_time_was_over_was_not_sent(
     with pytest.raises(ConnectionAbortedError):
         line.begin()
     await bucket.close(1.0)
+
+
+TOKEN = "t0ken+of/a/session=="
+QUOTING = (
+    "<Error><Code>ExpiredToken</Code><Message>as the test wants it</Message>"
+    f"<Token-0>{TOKEN}</Token-0><CanonicalRequest>PUT\n/\n\nhost:x\n"
+    f"x-amz-security-token:{TOKEN}\n\nhost</CanonicalRequest></Error>"
+)
+"""As AWS refuses."""
+
+
+@pytest.mark.parametrize("is_lent", [False, True], ids=["own", "lent"])
+async def test_the_token_of_a_session_is_not_logged(
+    proxy: HttpProxy, prefix: str, is_lent: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """E4: botocore would quote it in three ways; whose requests are not ours, it logs as ever."""
+
+    async def without_token(request: Request, forward: Forward) -> bytes | None:
+        assert request.headers["x-amz-security-token"] == TOKEN
+        return await forward(request.without("x-amz-security-token"))
+
+    async def quoting(request: Request, forward: Forward) -> bytes | None:
+        head = "HTTP/1.1 400 Bad Request\r\nContent-Type: application/xml\r\nConnection: close"
+        return f"{head}\r\nContent-Length: {len(QUOTING)}\r\n\r\n{QUOTING}".encode()
+
+    proxy.once(is_head(), quoting)
+    proxy.always(lambda _: True, without_token)
+    client = client_for(proxy.port, token=TOKEN)
+    if is_lent:
+        driver = S3Driver(client=client, bucket=BUCKET, prefix=prefix)
+    else:
+        url = f"s3://{BUCKET}/{prefix}?endpoint_url=http://{HOST}:{proxy.port}"
+        driver = S3Driver.from_url(url, **KEYS, aws_session_token=TOKEN)
+    with caplog.at_level(logging.DEBUG):
+        await driver.setup(create=True)
+        with pytest.raises(OutlastError) as caught:
+            await driver.append(TASK, "api", [Entry("a", b"1")], fence=None)
+        await driver.aclose()
+        assert TOKEN not in f"{caplog.text} {caught.value} {caught.value.__cause__!r}"
+        for words in ("x-amz-security-token:***", "'X-Amz-Security-Token': b'***'", "<Token-0>***"):
+            assert words in caplog.text
+        await asyncio.to_thread(client.head_bucket, Bucket=BUCKET)
+        assert TOKEN in caplog.text
+    client.close()
+
+
+async def test_a_call_says_before_its_time_is_over_what_became_of_it(
+    proxy: HttpProxy, prefix: str
+) -> None:
+    """E2, E6: of two saves on one connection, which is held up, only the first may be applied."""
+    client = client_for(proxy.port, max_pool_connections=1)
+    async with S3Backend(client=client, bucket=BUCKET, prefix=prefix, timeout=2.0) as backend:
+        hold = Holding()
+        proxy.always(is_head(), hold)
+        save = backend.persistence.save_task_state
+        saving = [asyncio.ensure_future(save(name, TaskState(id=name))) for name in ("a", "b")]
+        first, second = await asyncio.gather(*saving, return_exceptions=True)
+        assert isinstance(first, OutcomeUnknownError)
+        assert f"bucket {BUCKET!r} did not answer in time" in str(first)
+        assert isinstance(second, UnavailableError)
+        assert "all 1 connections" in str(second)
+        hold.released.set()
+    client.close()

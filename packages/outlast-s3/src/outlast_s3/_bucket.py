@@ -16,6 +16,7 @@ from outlast.heads import StoreClock, moment
 from outlast_s3._boto import endpoint_of, repeats
 from outlast_s3._errors import refusal_of, translate
 from outlast_s3._lines import Line, using
+from outlast_s3._logs import hide_secrets
 
 _CLOCK_AGE: Final = 300.0
 """Seconds for which the time in an answer is good; each answer brings it anew."""
@@ -51,6 +52,7 @@ class Bucket:
             user: Tells clients with different rights apart.
             threads: How many requests may be under way at once; others wait.
         """
+        hide_secrets()
         self.described = described
         self.threads = threads
         self.access = endpoint_of(client), name, user

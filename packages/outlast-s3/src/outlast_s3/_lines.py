@@ -84,6 +84,11 @@ def using(line: Line) -> Generator[None]:
         _current.line = None
 
 
+def is_used_here() -> bool:
+    """Whether this thread works for a request of ours now."""
+    return _current.line is not None
+
+
 def watch(classes: MutableMapping[str, Any]) -> None:
     """Let connections tell the line of their thread.
 
@@ -116,4 +121,4 @@ class _Watched:
             line.take(self.sock)
 
 
-__all__ = ["Line", "using", "watch"]
+__all__ = ["Line", "is_used_here", "using", "watch"]
