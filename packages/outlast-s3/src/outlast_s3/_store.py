@@ -287,10 +287,13 @@ class S3Store(ObjectStore):
             if page is None:
                 break
             entries += page.fields.get("Contents", ())
-            token = page.fields.get("NextContinuationToken")
-            if not page.fields.get("IsTruncated") or token is None:
+            if not page.fields.get("IsTruncated"):
                 break
-            more = {"ContinuationToken": token}
+            token = page.fields.get("NextContinuationToken")
+            if token is not None:
+                more = {"ContinuationToken": token}
+            elif entries:  # No store should leave it out; where one does, the rest is not lost.
+                more = {"StartAfter": str(entries[-1]["Key"])}
         return entries
 
     async def _delete(self, names: Sequence[str]) -> None:
