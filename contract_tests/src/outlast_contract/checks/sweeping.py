@@ -1,6 +1,7 @@
-"""Sweeps beside writers, and the age from which they count (C4, C5)."""
+"""Sweeps beside writers, the age from which they count, and the floor they leave (C4, C5, F1)."""
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
@@ -22,6 +23,9 @@ from outlast_contract.mutations import (
 )
 
 _NOW = timedelta(0)
+
+_HOLDS = {"task": MUTATIONS["save_task_input"], "run": MUTATIONS["put"]}
+_REMOVES = {"task": MUTATIONS["delete_task"], "run": MUTATIONS["delete"]}
 
 
 async def _beside_sweeps(
@@ -169,3 +173,62 @@ async def _sweep_between(
             f"retention time of {retention:.2f} s: check_claim got {error!r}"
         )
     return ""
+
+
+_HIGH = 40
+_LOW = 32
+"""Scopes of high and of low epochs: a store may keep a floor for each of some hundred buckets, and
+some of both must meet in one.
+"""
+
+
+def _spread(label: str, count: int) -> list[Scope]:
+    """Tasks and runs with ids in the order of their numbers, of which not even a checksum has an
+    order.
+    """
+    digests = (hashlib.sha256(f"{label} {number}".encode()).hexdigest() for number in range(count))
+    return [
+        Scope("run" if number % 2 else "task", f"{label} {number:02} {digest[:16]}")
+        for number, digest in enumerate(digests)
+    ]
+
+
+@check("F1", "C5")
+async def a_sweep_of_low_epochs_leaves_high_ones_used(context: Context) -> None:
+    """Records of many epochs are swept, the highest neither first nor last, in several sweeps, of
+    which the last finds low ones only: whoever claims again gets an epoch that was never used.
+    """
+    client = await context.open()
+    high, low = _spread("high", _HIGH), _spread("low", _LOW)
+    limit = asyncio.Semaphore(16)
+
+    async def hand_out(scope: Scope, at_least: int | None) -> outlast.Claim:
+        async with limit:
+            return await claim(client, scope, at_least=at_least)
+
+    async def hold(scope: Scope) -> outlast.Claim:
+        owner = await hand_out(scope, None)
+        async with limit:
+            await _HOLDS[scope.kind].apply(client, scope.id, "m", owner)
+        return owner
+
+    async def let_go(owner: outlast.Claim) -> None:
+        async with limit:
+            await _REMOVES[owner.scope.kind].apply(client, owner.scope.id, "", owner)
+
+    # Rising, then falling: no end of the order in which a store goes through them is the highest.
+    epochs = [1000 - 10 * abs(number - 25) for number in range(_HIGH)]
+    highest = await asyncio.gather(*map(hand_out, high, epochs))
+    # With data, they outlive the first two sweeps.
+    lowest = await asyncio.gather(*map(hold, low))
+    await client.sweep(older_than=_NOW, limit=_HIGH // 2 - 3)
+    await client.sweep(older_than=_NOW)
+    await asyncio.gather(*map(let_go, lowest))
+    await client.sweep(older_than=_NOW)
+    again = await asyncio.gather(*(hand_out(scope, None) for scope in (*high, *low)))
+    for old, new in zip((*highest, *lowest), again, strict=True):
+        text = (
+            f"{old.scope.id!r} had epoch {old.epoch}, was swept, and was then given {new.epoch}: "
+            "the floor was not above all swept epochs"
+        )
+        expect(new.epoch > old.epoch, text)
