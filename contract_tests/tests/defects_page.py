@@ -12,10 +12,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import test_broken_layers as layers
 import test_broken_networking as networking
+import test_broken_openings as openings
 import test_broken_processes as processes
 import test_broken_sharing as sharing
 from broken_backends import MUTANTS, files, onefile
 
+from outlast.contracts import DriverBackend
 from outlast_contract.clauses import CLAUSES, clause_key
 from outlast_contract.engine import all_checks
 
@@ -67,6 +69,14 @@ def rows() -> list[Row]:
     found += [Row(("E4",), _doc(part), "any driver") for part in layers.TALKATIVE]
     found += [
         Row((clause,), _doc(part), "Redis") for part, (_, clause) in networking.BROKEN.items()
+    ]
+    found += [
+        Row(
+            (clause,),
+            _doc(part),
+            "any driver" if issubclass(part, DriverBackend) else "Redis",
+        )
+        for part, (_, clause) in openings.BROKEN.items()
     ]
     found.append(Row(("E2",), _doc(networking.KeepsQuiet), "Redis"))
     found.append(Row(("X2",), "The client library is redis-py 4.5.1.", "Redis"))

@@ -34,9 +34,10 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 
 class Harness(UrlHarness):
-    """The shared server, through a driver of a class of its own."""
+    """The shared server, through a driver and a backend of classes of its own."""
 
     driver_class: type[RedisDriver] = RedisDriver
+    backend_class: type[DriverBackend] = DriverBackend
 
     async def open_with(self, namespace: str, **options: Any) -> outlast.Backend:
         return self._make(str(self.url), namespace, **options)
@@ -49,7 +50,7 @@ class Harness(UrlHarness):
 
     def _make(self, url: str, namespace: str, **options: Any) -> outlast.Backend:
         driver = self.driver_class.from_url(url, namespace=namespace)
-        return DriverBackend(driver, namespace=namespace, **options)
+        return self.backend_class(driver, namespace=namespace, **options)
 
 
 class RepeatsAppends(RedisDriver):

@@ -114,14 +114,18 @@ async def fenced(
 
 
 async def eventually(
-    condition: Callable[[], Awaitable[bool]], what: str, *, within: float = 5.0
+    condition: Callable[[], Awaitable[bool]],
+    what: str,
+    *,
+    within: float = 5.0,
+    clause: str | None = None,
 ) -> None:
     """Wait until ``condition`` holds, at most ``within`` seconds."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + within
     while not await condition():
         if loop.time() > deadline:
-            raise Violation(f"after {within:g} s still not so: {what}")
+            raise Violation(f"after {within:g} s still not so: {what}", clause)
         await asyncio.sleep(0.01)
 
 

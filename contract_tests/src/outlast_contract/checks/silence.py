@@ -1,7 +1,7 @@
 """Stores that do not answer, or are not there, and come back (E1, E2, E6, C8, X1)."""
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 from outlast.errors import UnavailableError
 from outlast_contract.engine import Context, check, check_each
@@ -104,6 +104,20 @@ async def _opening_fails(context: Context, network: Network, what: str) -> None:
     await backend.aclose()
 
 
+async def _nothing_is_left(
+    network: Network, before: set[asyncio.Task[Any]], what: str, clause: str
+) -> None:
+    """Wait for the last connection to be closed, and for the tasks that were begun to end: one
+    that is left may connect again.
+    """
+
+    async def nothing_left() -> bool:
+        return not network.connections and asyncio.all_tasks() <= before
+
+    text = f"no connection and no task is left {what}"
+    await eventually(nothing_left, text, within=_PROMPT, clause=clause)
+
+
 @check("E6", "E1", "C8", tier="faults", needs=["endpoints"])
 async def a_deaf_server_ends_opening_and_calls_in_time(context: Context) -> None:
     """If connections are accepted and nothing is ever said on them, opening and every call end
@@ -130,24 +144,22 @@ async def an_opening_into_a_black_hole_leaves_nothing_behind(
     context: Context, fault: Fault
 ) -> None:
     """If the store is silent from the first request on, or never ends its reply, opening ends
-    within the timeout; closing then leaves no connection, whatever still arrives on it.
+    within the timeout; closing then leaves no connection and no task, whatever still arrives.
     """
     network = await context.network()
+    before = asyncio.all_tasks()
     network.script.arm(fault, times=None)
     await _opening_fails(context, network, "into silence")
-
-    async def nothing_left() -> bool:
-        return not network.connections
-
-    await eventually(nothing_left, "no connection is open after closing", within=_PROMPT)
+    await _nothing_is_left(network, before, "of an opening into silence, after closing", "C7")
 
 
 @check("X1", "C7", tier="faults", needs=["endpoints"])
 async def an_opening_that_nothing_answers_can_be_cancelled(context: Context) -> None:
     """Cancelled while the store says nothing, opening tells its caller at once, however long it
-    might wait; closing then leaves no connection.
+    might wait; closing then leaves no connection, and no task that would open one.
     """
     network = await context.network()
+    before = asyncio.all_tasks()
     backend = await network.make(context.namespace, timeout=_LONG)
     network.go_deaf()
     opening = asyncio.ensure_future(error_of(backend.open()))
@@ -165,19 +177,16 @@ async def an_opening_that_nothing_answers_can_be_cancelled(context: Context) -> 
     network.go_deaf(deaf=False)
     await network.break_all()
     await backend.aclose()
-
-    async def nothing_left() -> bool:
-        return not network.connections
-
-    await eventually(nothing_left, "connections of a cancelled opening are closed", within=_PROMPT)
+    await _nothing_is_left(network, before, "of a cancelled opening, after closing", "C7")
 
 
 @check("X4", "E3", "E1", "C8", tier="faults", needs=["endpoints"])
 async def a_broken_opening_can_be_repeated(context: Context) -> None:
     """Whichever message of opening the network loses, the backend opens, or says that the store is
-    unavailable, keeps no connection, and the next one opens.
+    unavailable, keeps no connection and no task, and the next one opens.
     """
     network = await context.network()
+    before = asyncio.all_tasks()
     for name, fault in breaking(context).items():
         for at in places(4):
             what = f"opening, exchange {at} struck ({name})"
@@ -191,11 +200,7 @@ async def a_broken_opening_can_be_repeated(context: Context) -> None:
                 error = await error_of(backend.ping())
                 expect(error is None, f"the call after {what}, raised {error!r}", clause="C8")
             await backend.aclose()
-
-            async def nothing_left() -> bool:
-                return not network.connections
-
-            await eventually(nothing_left, f"connections are closed after {what}", within=10)
+            await _nothing_is_left(network, before, f"after {what}", "C8")
             if not shot.hits:
                 break
     async with await network.make(context.namespace) as backend:
