@@ -14,7 +14,7 @@ from outlast_sql._postgres_errors import sqlstate_of
 from outlast_sql._reads import Row
 
 _BEGIN: Final = f"""
-BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
+BEGIN ISOLATION LEVEL READ COMMITTED;
 SET LOCAL idle_in_transaction_session_timeout = {round(IDLE_SECONDS * 1000)}
 """
 _FORGOTTEN: Final = frozenset({"0A000", "26000", "42P05"})
