@@ -346,6 +346,10 @@ async def test_mariadbs_default_packet_takes_the_least_limit(start: Callable[...
     await driver.replace(TASK, "api", entries, fence=None)
     assert await driver.load(TASK, "api") == entries
     assert (await driver.read(TASK, "state")).data == data
+    # Eight of these, which as short ones would travel together, are more than a packet.
+    entries = [Entry(f"{number}", b"x" * 2**21) for number in range(9)]
+    await driver.replace(TASK, "api", entries, fence=None)
+    assert await driver.load(TASK, "api") == entries
     await driver.aclose()
 
 
