@@ -238,9 +238,9 @@ class MysqlDriver(ServerDriver):
             parameters += mark[3:]
             if data is None:
                 is_primary = register == PRIMARY[scope.kind]
-                statement = _EMPTY[is_primary, if_version is not None]
+                statement = sql.empty(primary=is_primary, compared=if_version is not None)
             else:
-                statement = _WRITE[index is not None, if_version is not None]
+                statement = sql.write(indexed=index is not None, compared=if_version is not None)
                 if index is not None:
                     parameters += encoded(index.parent), encoded(index.status), index.updated_at
             rows = await self._at_once(statement, parameters)
@@ -293,16 +293,6 @@ class MysqlDriver(ServerDriver):
 
 _APPEND: Final = {count: sql.append(count) for count in range(1, _AT_ONCE + 1)}
 _REPLACE: Final = {count: sql.replace(count) for count in range(_AT_ONCE + 1)}
-_WRITE: Final[Mapping[tuple[bool, bool], str]] = {
-    (indexed, compared): sql.write(indexed=indexed, compared=compared)
-    for indexed in (False, True)
-    for compared in (False, True)
-}
-_EMPTY: Final[Mapping[tuple[bool, bool], str]] = {
-    (primary, compared): sql.empty(primary=primary, compared=compared)
-    for primary in (False, True)
-    for compared in (False, True)
-}
 
 
 def _rows(log: int, entries: Sequence[Entry]) -> list[Any]:

@@ -69,6 +69,7 @@ def replace(count: int) -> str:
     )
 
 
+@cache
 def write(*, indexed: bool, compared: bool) -> str:
     """Data, register, the expected version if ``compared``, seq, op; then parent, status and
     ``updated_at`` if ``indexed``.
@@ -83,6 +84,7 @@ def _write(*, indexed: bool, compared: bool) -> str:
     return _set(f"empty_since = NULL{index}", compared=compared)
 
 
+@cache
 def empty(*, primary: bool, compared: bool) -> str:
     """``NULL``, register, the expected version if ``compared``, seq, op.
 

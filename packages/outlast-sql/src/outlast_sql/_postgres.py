@@ -64,21 +64,12 @@ _FIRST_VERSION: Final = (
     f"INSERT INTO outlast_schema (version) SELECT {SCHEMA_VERSION}"
     " WHERE NOT EXISTS (SELECT FROM outlast_schema)"
 )
-
-
-_WRITE: Final[Mapping[tuple[bool, bool], str]] = {
-    (indexed, compared): sql.write(indexed=indexed, compared=compared)
-    for indexed in (False, True)
-    for compared in (False, True)
-}
-_EMPTY: Final[Mapping[tuple[bool, bool], str]] = {
-    (primary, compared): sql.empty(primary=primary, compared=compared)
-    for primary in (False, True)
-    for compared in (False, True)
-}
 _TOGETHER: Final[Mapping[str, str]] = {
     sql.APPEND_ONE: sql.APPEND_TOGETHER,
-    **{_WRITE[indexed, False]: sql.write_together(indexed=indexed) for indexed in (False, True)},
+    **{
+        sql.write(indexed=indexed, compared=False): sql.write_together(indexed=indexed)
+        for indexed in (False, True)
+    },
 }
 
 
@@ -254,9 +245,9 @@ class PostgresDriver(ServerDriver):
         ]
         if data is None:
             is_primary = register == PRIMARY[scope.kind]
-            statement = _EMPTY[is_primary, if_version is not None]
+            statement = sql.empty(primary=is_primary, compared=if_version is not None)
         else:
-            statement = _WRITE[index is not None, if_version is not None]
+            statement = sql.write(indexed=index is not None, compared=if_version is not None)
             if index is not None:
                 parameters += encoded(index.parent), encoded(index.status), index.updated_at
         if if_version is not None:

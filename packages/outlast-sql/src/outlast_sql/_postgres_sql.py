@@ -15,6 +15,7 @@ while it waited for that row, but rows that it changes or locks, too:
 """
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Final
 
 NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
@@ -103,6 +104,7 @@ SELECT sid FROM head
 """``$9``: log."""
 
 
+@cache
 def write(*, indexed: bool, compared: bool) -> str:
     """``$9``: register, ``$10``: data; then parent, status and ``updated_at`` if ``indexed``; then
     the expected version if ``compared``.
@@ -114,6 +116,7 @@ def write(*, indexed: bool, compared: bool) -> str:
     return _set(_head(change), f"${14 if indexed else 11}::bigint" if compared else None)
 
 
+@cache
 def empty(*, primary: bool, compared: bool) -> str:
     """``$9``: register, ``$10``: ``NULL``; then the expected version if ``compared``.
 
