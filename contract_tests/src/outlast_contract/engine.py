@@ -128,6 +128,16 @@ class Settings:
             time_limit=max(self.time_limit, 300.0) if thorough else self.time_limit,
         )
 
+    def shortened(self) -> "Settings":
+        """The same, and less: for a store that differs little from one that is tried in full."""
+        return replace(
+            self,
+            rounds=min(self.rounds, 3),
+            kills=min(self.kills, 2),
+            listed=min(self.listed, 300),
+            heavy=False,
+        )
+
 
 @dataclass(frozen=True)
 class Check:

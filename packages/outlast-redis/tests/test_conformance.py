@@ -4,8 +4,6 @@ What differs from Redis by the way to the server alone is held to a part of it i
 clients, and the races and faults of a cluster, are a matter of long ones.
 """
 
-import dataclasses
-
 from redis_support import (
     ClusterHarness,
     DecodingHarness,
@@ -28,9 +26,7 @@ if Settings.from_environment().thorough:  # Thousands of tests, which take long 
     TestValkey = contract_suite(ValkeyHarness)
     TestCluster = contract_suite(ClusterHarness)
 else:
-    LESS = dataclasses.replace(
-        Settings.from_environment(), rounds=3, kills=2, listed=300, heavy=False
-    )
+    LESS = Settings.from_environment().shortened()
     TestRedis = contract_suite(RedisHarness, lacks=["http", "secret"])
     TestValkey = contract_suite(
         ValkeyHarness, tiers=["contract", "race"], settings=LESS, cases=1, lacks=["secret"]

@@ -30,9 +30,7 @@ if Settings.from_environment().thorough:  # Thousands of tests, which take long 
     TestContract = contract_suite(shared)
 else:
     # boto3 takes a millisecond or two of the processor for each request, whatever is in it.
-    LESS = dataclasses.replace(
-        Settings.from_environment(), rounds=2, contenders=4, kills=2, listed=300, heavy=False
-    )
+    LESS = dataclasses.replace(Settings.from_environment().shortened(), rounds=2, contenders=4)
     TestContract = contract_suite(shared, tiers=["contract", "race"], settings=LESS, cases=1)
     TestFaults = contract_suite(
         shared, tiers=["faults"], settings=LESS, cases=1, lacks=["server faults"]

@@ -1,7 +1,5 @@
 """PostgreSQL keeps the contract, through asyncpg and through psycopg."""
 
-import dataclasses
-
 import pytest
 from server_support import AsyncpgHarness, PsycopgHarness
 
@@ -15,7 +13,5 @@ if Settings.from_environment().thorough:  # Thousands of tests, which take long 
 else:
     TestAsyncpg = contract_suite(AsyncpgHarness, lacks=["http", "server faults"])
     # What another library does differently is the way to the server.
-    LESS = dataclasses.replace(
-        Settings.from_environment(), rounds=3, kills=2, listed=300, heavy=False
-    )
+    LESS = Settings.from_environment().shortened()
     TestPsycopg = contract_suite(PsycopgHarness, tiers=["contract"], settings=LESS, cases=1)
