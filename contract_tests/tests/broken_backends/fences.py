@@ -320,7 +320,7 @@ class OnlyTheRegistersAreGuarded(MemoryDriver):
         return await super().append(scope, log, entries, fence=fence, present=present)
 
 
-@mutant("F12", "F13")
+@mutant("F12", "F13", "C1")
 class AClaimedWriteCreates(MemoryDriver):
     """A claimed write whose scope is gone makes a new record."""
 
