@@ -189,6 +189,35 @@ async def test_a_slot_that_moved_is_asked_for_at_its_new_node(
     assert (await untold.read(scopes[0], "state")).data == b"x"
 
 
+@pytest.mark.parametrize("calls", [1, 2])
+async def test_a_node_that_lost_the_others_is_asked_no_more(
+    cluster: Server, nodes: list[Redis], open_driver: Open, namespace: str, calls: int
+) -> None:
+    """E2: it does nothing, says so, and does not know who has its slots now; the others do."""
+    driver: RedisDriver = await open_driver(cluster.url)
+    link: Any = driver._link
+    keys = Keys(namespace)
+    # The first that would be asked.
+    first, last, (_, port) = link._slots[0]
+    source = [address[1] for address in cluster.addresses].index(port)
+    scopes = [Scope("task", f"t{number}") for number in range(200)]
+    here = [one for one in scopes if first <= key_slot(keys.of(one).head) <= last][:calls]
+    ids = await node_ids(nodes)
+    for other in {0, 1, 2} - {source}:
+        await nodes[source].execute_command("CLUSTER", "FORGET", ids[other])
+    await nodes[source].execute_command("CLUSTER", "DELSLOTSRANGE", first, last)
+    for scope in here:
+        slot = key_slot(keys.of(scope).head)
+        for other in {0, 1, 2} - {source}:
+            target = ids[(source + 1) % 3]
+            await nodes[other].execute_command("CLUSTER", "SETSLOT", slot, "NODE", target)
+    commands = [(keys.of(scope).head, (b"GET", keys.of(scope).head)) for scope in here]
+    with pytest.raises(UnavailableError, match="CLUSTERDOWN") as caught:
+        await link.send_all(commands)
+    assert caught.value.applied is False
+    assert await link.send_all(commands) == [None] * calls
+
+
 async def test_an_importing_node_is_asked_on_the_connection_that_asks(
     cluster: Server, nodes: list[Redis], open_driver: Open, namespace: str
 ) -> None:

@@ -81,6 +81,8 @@ class ClusterLink(Link):
         self._slots: list[tuple[int, int, Address]] = []
         self._learning = asyncio.Lock()
         self._is_stale = True
+        self._cut_off: Address | None = None
+        """Said last that the cluster is down, as a node does that has lost touch with the rest."""
 
     async def send_all(self, commands: Sequence[tuple[bytes, Command]]) -> list[Any]:
         if len(commands) == 1:
@@ -95,7 +97,7 @@ class ClusterLink(Link):
                 if isinstance(answer, AskError | MovedError):
                     answers[place] = await self._send(*commands[place])
                 else:
-                    answers[place] = self.checked([answer], _name(address))[0]
+                    answers[place] = self._judged(answer, address)
         return answers
 
     async def ask_all(self, command: Command) -> list[Any]:
@@ -123,11 +125,17 @@ class ClusterLink(Link):
                 address = self._named(answer, address)
                 asking = [("ASKING",)]
             else:
-                self._is_stale = self._is_stale or isinstance(answer, ClusterDownError)
-                return self.checked([answer], _name(address))[0]
+                return self._judged(answer, address)
         raise UnavailableError(
             f"{self.place}: a slot is on the move; no node keeps it long enough to be asked"
         )
+
+    def _judged(self, answer: Any, address: Address) -> Any:
+        """An answer that is no redirection, if it is no refusal either."""
+        if isinstance(answer, ClusterDownError):
+            self._is_stale = True
+            self._cut_off = address
+        return self.checked([answer], _name(address))[0]
 
     async def _on(self, address: Address, commands: Sequence[Command]) -> list[Any]:
         node = self._nodes.get(address)
@@ -155,7 +163,8 @@ class ClusterLink(Link):
             if not self._is_stale:
                 return
             failure: OutlastError = UnavailableError("no node is known")
-            for address in dict.fromkeys([*(slots[2] for slots in self._slots), *self._seeds]):
+            known = dict.fromkeys([*(slots[2] for slots in self._slots), *self._seeds])
+            for address in sorted(known, key=lambda one: one == self._cut_off):
                 try:
                     answers = await self._on(address, [("CLUSTER", "SLOTS")])
                     found = self.checked(answers, _name(address))[0]
