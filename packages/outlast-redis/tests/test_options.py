@@ -1,13 +1,18 @@
 """URLs and clients: what is taken, what is refused, and that no secret shows."""
 
+import asyncio
 import warnings
+from typing import Any
 
 import pytest
+import redis.cluster
 from redis.asyncio import Redis, RedisCluster
+from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.sentinel import Sentinel
 
-from outlast.errors import ConfigurationError, InvalidIdError
+from outlast.errors import ConfigurationError, InvalidIdError, UnavailableError
 from outlast_redis import RedisBackend, RedisDriver
+from outlast_redis._options import link_of_url
 
 
 @pytest.mark.parametrize(
@@ -80,7 +85,48 @@ def test_clients_that_read_from_replicas_are_refused() -> None:
         balanced = RedisCluster(host="127.0.0.1", port=1, read_from_replicas=True)
     with pytest.raises(ConfigurationError, match="replicas"):
         RedisBackend(client=balanced)
+    strategies = getattr(redis.cluster, "LoadBalancingStrategy", ())  # Since redis-py 6.
+    for strategy in strategies:
+        balanced = RedisCluster(host="127.0.0.1", port=1, load_balancing_strategy=strategy)
+        with pytest.raises(ConfigurationError, match="replicas"):
+            RedisBackend(client=balanced)
     sentinel = Sentinel([("127.0.0.1", 1)])
     with pytest.raises(ConfigurationError, match="replicas"):
         RedisBackend(client=sentinel.slave_for("main"))
     RedisBackend(client=sentinel.master_for("main"))
+
+
+async def test_only_the_time_of_a_call_ends_an_attempt_to_connect() -> None:
+    """E5, E6: whatever redis-py thinks is long."""
+    for url in ("redis://127.0.0.1:1", "redis+cluster://127.0.0.1:1"):
+        connect = link_of_url(
+            url, timeout=60.0, cluster=None, max_connections=None, ssl_ca_certs=None
+        )
+        link: Any = connect()
+        if link.is_cluster:
+            connection = ClusterNode("127.0.0.1", 1, **link._settings).acquire_connection()
+        else:
+            connection = link._lender._make()
+        assert connection.socket_connect_timeout is None
+        assert connection.socket_timeout is None
+        await link.aclose()
+
+
+@pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
+async def test_a_refused_connection_is_not_tried_again_by_the_client(
+    scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E5: its own attempts would use up the time of the call, and hide why it fails."""
+    attempts: list[object] = []
+    connect = asyncio.open_connection
+
+    async def counted(**where: Any) -> Any:
+        attempts.append(where)
+        return await connect(**where)
+
+    monkeypatch.setattr(asyncio, "open_connection", counted)
+    driver = RedisDriver.from_url(f"{scheme}://127.0.0.1:1", namespace="n", timeout=5.0)
+    with pytest.raises(UnavailableError, match=r"connecting to 127\.0\.0\.1:1"):
+        await driver.setup(create=True)
+    assert len(attempts) == 1
+    await driver.aclose()

@@ -6,9 +6,7 @@ from typing import Any, Final
 
 from redis.asyncio import Redis, RedisCluster
 from redis.asyncio.connection import Connection, SSLConnection
-from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import SentinelConnectionPool
-from redis.backoff import NoBackoff
 
 from outlast.errors import ConfigurationError, shown
 from outlast.url import StoreURL, parse_url, redact
@@ -55,8 +53,8 @@ def link_of_url(
         "port": parts.port or _PORT,
         "username": parts.username or None,
         "password": parts.password,
-        "retry": Retry(NoBackoff(), 0),
-        "socket_connect_timeout": patience,
+        # Newer versions of redis-py would give up before the time of a call is over.
+        "socket_connect_timeout": None,
         "socket_timeout": None,
     }
     authorities = ssl_ca_certs or parts.query.get("ssl_ca_certs")
