@@ -125,10 +125,11 @@ def test_an_opening_that_is_wrong_when_nothing_answers_is_found(
     url: str, broken: type[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the check that is about it, and with the clause that it breaks."""
+    name, clause = BROKEN[broken]
     # What never ends is given up sooner.
     monkeypatch.setattr(silence, "_PROMPT", 3.0)
-    monkeypatch.setattr(endings, "_SLACK", 1.0)
-    name, clause = BROKEN[broken]
+    if clause == "E6":
+        monkeypatch.setattr(endings, "_SLACK", 1.0)
     part = "driver_class" if issubclass(broken, RedisDriver) else "backend_class"
     harness = type("BrokenHarness", (Harness,), {part: broken})
     result = run(name, lambda: harness(url))
