@@ -364,3 +364,22 @@ async def test_closing_waits_for_commands_whose_callers_left(url: str) -> None:
     await driver.aclose()
     here = {asyncio.current_task()}
     assert not [task for task in asyncio.all_tasks() - here if "swaps" in repr(task.get_coro())]
+
+
+@pytest.mark.usefixtures("broken_connections")
+async def test_closing_waits_for_requests_whose_callers_left(
+    open_driver: Open, proxy: Proxy, server: Server, name: str
+) -> None:
+    """C7: they end by themselves, in the time of a call."""
+    driver = await open_driver(_through(proxy, server, name), timeout=1.0)
+    with proxy.holding(b"outlast_head", 1) as held:
+        reading = asyncio.ensure_future(driver.read(SCOPES[0], "state"))
+        await held()
+        reading.cancel()
+        await asyncio.wait([reading])
+        assert reading.cancelled()
+        await driver.aclose()
+        here = {asyncio.current_task()}
+        assert not [
+            task for task in asyncio.all_tasks() - here if "_in_time" in repr(task.get_coro())
+        ]
