@@ -26,6 +26,7 @@ from outlast.errors import (
 from outlast_contract.servers import Server, start_server
 from outlast_mongo import MongoBackend, MongoDriver
 from outlast_mongo._links import MotorLink
+from outlast_mongo._schema import _has_failovers
 
 pytestmark = pytest.mark.mongo
 
@@ -56,6 +57,18 @@ def test_a_url_that_does_not_fit_is_refused_before_anything_is_sent(
     with pytest.raises(ConfigurationError, match=f"(?i){says}") as caught:
         outlast.open_backend(url, driver=driver)
     assert "cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "password", ["se/cret", "12/cret", "se?cret=1", "12?cret=1", "se/cr?cret=1"]
+)
+@pytest.mark.parametrize("query", ["", "?w=1&w=2", "?unknown=1"])
+def test_a_password_that_is_not_escaped_is_not_shown(password: str, query: str) -> None:
+    """E4: PyMongo takes a part of it for a port, a database or an option; the error helps."""
+    with pytest.raises(ConfigurationError, match="write '/' as %2F") as caught:
+        outlast.open_backend(f"mongodb://u:{password}@h/x{query}")
+    assert "cret" not in str(caught.value)
+    assert "u:***@h" in str(caught.value)
 
 
 @pytest.mark.parametrize("option", ["tlsCAFile", "tlsCertificateKeyFile", "tlsCRLFile"])
@@ -334,3 +347,12 @@ async def test_motor_takes_a_lent_database_of_any_codec(url: str) -> None:
         await backend.persistence.save_task_state("t", TaskState(id="t"))
         assert await backend.persistence.load_task_state("t") is not None
     client.close()
+
+
+async def test_a_router_is_known_by_its_greeting(standalone: Server, open_driver: Open) -> None:
+    """D2, F4: what is behind it may fail over. No router is at hand: this is what one adds."""
+    driver = await open_driver(url_of(standalone, "x"))
+    place = driver._ready()
+    greeting = await place.hello()
+    assert not _has_failovers(greeting, place)
+    assert _has_failovers({**greeting, "msg": "isdbgrid"}, place)

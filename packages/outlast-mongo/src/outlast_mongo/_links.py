@@ -16,7 +16,7 @@ from pymongo.database import Database as BlockingDatabase
 from pymongo.driver_info import DriverInfo
 
 from outlast.errors import ConfigurationError, shown
-from outlast.url import redact, scheme_of
+from outlast.url import ESCAPING, redact, scheme_of
 from outlast_mongo._store import Database, Document
 
 DEFAULT_DATABASE: Final = "outlast"
@@ -219,10 +219,14 @@ def _files_of(url: str, options: Mapping[str, Any]) -> str:
 
 
 def _redacted(error: Exception, url: str) -> str:
-    """The driver's own words, unless they repeat the password."""
-    user, at, _ = url.partition("://")[2].rpartition("@")
-    password = user.partition(":")[2] if at else ""
-    return type(error).__name__ if password and password in str(error) else str(error)
+    """The driver's own words, unless it may have taken a part of the password for something else:
+    they would be of no help, and before PyMongo 4.13 named what they did not like.
+    """
+    rest = url.partition("://")[2]
+    authority = re.split("[/?]", rest, maxsplit=1)[0]
+    if ":" in authority and "@" not in authority and "@" in rest:
+        return f"{type(error).__name__}; {ESCAPING}"
+    return str(error)
 
 
 __all__ = ["DriverName", "Link", "MotorDatabase", "link_of", "without_driver"]

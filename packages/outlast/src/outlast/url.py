@@ -11,7 +11,10 @@ _SECRET = re.compile(r"pass|pwd|secret|token|key|credential|auth|signature", re.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9.-]*(?:\+[A-Za-z0-9.-]+)*):")
 _QUERY_PAIR = re.compile(r"([?&;])([^=&;#]*)=([^&;#]*)")
 
-_WRITTEN = "in a password write '/' as %2F, '?' as %3F, '#' as %23, '@' as %40 and '[' as %5B"
+_HOSTS = re.compile(r"(\[[^\]]*\]|[^:,\[\]]*)(:\d*)?(,(\[[^\]]*\]|[^:,\[\]]*)(:\d*)?)*")
+
+ESCAPING = "in a password write '/' as %2F, '?' as %3F, '#' as %23, '@' as %40 and '[' as %5B"
+"""For people, on what may stand in a URL."""
 
 
 class StoreURL(NamedTuple):
@@ -76,11 +79,11 @@ def parse_url(url: str, *, options: Iterable[str] = ()) -> StoreURL:
     except ValueError:
         # Its text quotes what it took for a port or a host: part of a password, perhaps.
         raise ConfigurationError(
-            f"{redact(url)!r} is not a store URL: look at its port and query; {_WRITTEN}"
+            f"{redact(url)!r} is not a store URL: look at its port and query; {ESCAPING}"
         ) from None
     if "@" in parts.path and ":" in parts.netloc and "@" not in parts.netloc:
         # Else the rest of a password would be the name of a database, which errors show.
-        raise ConfigurationError(f"{redact(url)!r} has '@' behind '/'; {_WRITTEN}, in a path, too")
+        raise ConfigurationError(f"{redact(url)!r} has '@' behind '/'; {ESCAPING}, in a path, too")
     if parts.fragment:
         raise ConfigurationError(
             f"{redact(url)!r} has a fragment; write '#' in a path or password as %23"
@@ -90,7 +93,7 @@ def parse_url(url: str, *, options: Iterable[str] = ()) -> StoreURL:
     for name, value in pairs:
         if name not in known:
             if "@" in parts.query and "@" not in parts.netloc:
-                raise ConfigurationError(f"{redact(url)!r} has '@' behind '?'; {_WRITTEN}")
+                raise ConfigurationError(f"{redact(url)!r} has '@' behind '?'; {ESCAPING}")
             choice = f"known: {', '.join(known)}" if known else "it takes none in its URL"
             raise ConfigurationError(f"unknown option {name!r} in {redact(url)!r}; {choice}")
         if name in query:
@@ -114,10 +117,11 @@ def redact(url: str) -> str:
     if separator:
         authority, slash, tail = rest.partition("/")
         userinfo, at, host = authority.rpartition("@")
-        if not at and "@" in tail.partition("?")[0]:
+        place = rest.partition("?")[0] if _HOSTS.fullmatch(authority) else rest
+        if not at and "@" in place:
             # A password with an unescaped slash: hide all up to the last "@".
-            userinfo, at, host = rest.partition("?")[0].rpartition("@")
-            slash, tail = ("?", rest.partition("?")[2]) if "?" in rest else ("", "")
+            userinfo, at, host = place.rpartition("@")
+            slash, tail = "", rest[len(place) :]
         if at:
             user, colon, _ = userinfo.partition(":")
             userinfo = f"{user}:***" if colon else userinfo
@@ -128,4 +132,4 @@ def redact(url: str) -> str:
     )
 
 
-__all__ = ["StoreURL", "parse_url", "redact", "scheme_of"]
+__all__ = ["ESCAPING", "StoreURL", "parse_url", "redact", "scheme_of"]
