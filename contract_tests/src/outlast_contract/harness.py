@@ -224,8 +224,8 @@ def secrets_of(url: str) -> set[str]:
     return {text for text in found if len(text) >= 3}
 
 
-def with_password(harness: Harness, password: str) -> Harness:
-    """The harness with another password in its URL.
+def with_password(harness: Harness, password: str, *, safe: str = "") -> Harness:
+    """The harness with another password in its URL, where what is ``safe`` stands as it is.
 
     Raises:
         NotRun: It has none.
@@ -235,7 +235,7 @@ def with_password(harness: Harness, password: str) -> Harness:
         raise NotRun("needs Harness.url with a password")
     user, _, host = parts.netloc.rpartition("@")
     user = user.partition(":")[0]
-    url = urlunsplit(parts._replace(netloc=f"{user}:{quote(password, safe='')}@{host}"))
+    url = urlunsplit(parts._replace(netloc=f"{user}:{quote(password, safe=safe)}@{host}"))
     other = copy.copy(harness)
     # By its class, whose `url` may be a property.
     vars(other).pop("url", None)

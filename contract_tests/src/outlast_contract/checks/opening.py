@@ -20,7 +20,7 @@ from outlast_contract.expect import (
     expect_equal,
     refused,
 )
-from outlast_contract.harness import with_password
+from outlast_contract.harness import Harness, with_password
 from outlast_contract.mutations import api_of, expect_image, fill, state_of
 
 _TURNS = (*range(10), 14, 20, 30, 45, 70, 110, 170, 260, 400)
@@ -176,7 +176,36 @@ async def a_password_of_any_characters_is_not_shown(context: Context, password: 
     """A wrong password in the URL is refused, whatever its characters, and neither the error nor a
     log line shows it.
     """
-    harness = with_password(context.harness, password)
+    texts = await _texts_of(context, with_password(context.harness, password))
+    forms = {password, quote(password), quote(password, safe=""), repr(password)[1:-1]}
+    forms |= {ascii(password)[1:-1], ascii(password.encode())[2:-1]}
+    leaks = [text for text in texts if any(form in text for form in forms)]
+    expect(not leaks, f"{len(leaks)} of {len(texts)} texts show the password")
+
+
+_UNESCAPED = {
+    "a slash": "Qart/Zart",
+    "digits and a slash": "12/Zart",
+    "a question mark": "Qart?Zart",
+    "an option": "12?Zart=Zart",
+    "a slash and an option": "Qart/Zart?Zart=Zart",
+}
+
+
+@check_each(_UNESCAPED, "E4", "E3", needs=["secret"])
+async def no_part_of_a_password_that_is_not_escaped_is_shown(
+    context: Context, password: str
+) -> None:
+    """If marks of URLs stand in the password as they are, so that a part of it may be taken for a
+    port, a path or an option, neither the error nor a log line shows one.
+    """
+    texts = await _texts_of(context, with_password(context.harness, password, safe="/?&="))
+    leaks = [text for text in texts if "Qart" in text or "Zart" in text]
+    expect(not leaks, f"{len(leaks)} of {len(texts)} texts show a part of the password")
+
+
+async def _texts_of(context: Context, harness: Harness) -> list[str]:
+    """What is shown while a backend is opened."""
     shown: list[str] = []
     with LogLines("", logging.DEBUG) as log, contextlib.suppress(OutlastError):
         backend = None
@@ -190,8 +219,4 @@ async def a_password_of_any_characters_is_not_shown(context: Context, password: 
         finally:
             if backend is not None:
                 await backend.aclose()
-    forms = {password, quote(password), quote(password, safe=""), repr(password)[1:-1]}
-    forms |= {ascii(password)[1:-1], ascii(password.encode())[2:-1]}
-    texts = [*shown, *log.lines]
-    leaks = [text for text in texts if any(form in text for form in forms)]
-    expect(not leaks, f"{len(leaks)} of {len(texts)} texts show the password")
+    return [*shown, *log.lines]
