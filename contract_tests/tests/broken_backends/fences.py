@@ -39,7 +39,7 @@ class DeleteDropsTheRecord(MemoryDriver):
         self._store.records.pop((self._namespace, scope), None)
 
 
-@mutant("F2", "F5", "F13")
+@mutant("F2", "F5", "F13", "C1")
 class ComparesInTheClient(MemoryDriver):
     """Reads the epoch, compares in the client, then writes."""
 
@@ -70,7 +70,7 @@ class ClaimReadsThenWrites(MemoryDriver):
             return value
 
 
-@mutant("F2", "F5", "F7", "F11", "A8", "C1", "C6", "F13")
+@mutant("F2", "F1", "F5", "F7", "F11", "A8", "C1", "C6", "F13")
 class ToleratesTheLastEpoch(MemoryDriver):
     """Refuses only epochs older than stored - 1."""
 
@@ -341,7 +341,7 @@ class EveryRefusalSaysSuperseded(MemoryDriver):
             raise FencedError("superseded", error.stored_epoch) from None
 
 
-@mutant("F1", "S1")
+@mutant("F1", "F13", "S1", "C1")
 class SweepForgetsTheFloor(MemoryDriver):
     """A sweep removes tombstones without raising the floor."""
 

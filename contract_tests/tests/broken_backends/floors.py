@@ -22,7 +22,7 @@ class _Sweeping(MemoryDriver):
         return page
 
 
-@mutant("F1")
+@mutant("F1", "F13", "C1")
 class SweepSetsTheFloor(_Sweeping):
     """Each record that is swept sets the floor to its epoch, also if that was higher."""
 
@@ -38,7 +38,7 @@ class SweepForgetsEarlierSweeps(_Sweeping):
         return max(swept)
 
 
-@mutant("F1")
+@mutant("F1", "F13", "C1")
 class SweepTakesTheLastForTheHighest(_Sweeping):
     """A sweep raises the floor to the epoch of its last record, as if they came in order."""
 
