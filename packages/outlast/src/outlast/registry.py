@@ -240,7 +240,7 @@ def open_backend(
         setup: ``True``: create or migrate what the store needs; ``False``: only verify it.
         strict: Refuse settings of the store that lose data silently, instead of warning (D2).
         codec: How records become bytes.
-        timeout: Seconds that one call may take (E6).
+        timeout: Seconds that one call may take, or one step of a call through many records (E6).
         checkpoint_ttl: Age beyond which a checkpoint reads as ``None`` (C6).
         options: Of the backend itself.
 

@@ -168,7 +168,8 @@ class DriverBackend(Backend):
             setup: ``True``: create or migrate on opening; ``False``: only verify.
             strict: Refuse settings of the store that lose data silently, instead of warning (D2).
             codec: How records become bytes.
-            timeout: Seconds that one call may take (E6).
+            timeout: Seconds that one call may take, or one step of a call through many records
+                (E6).
             checkpoint_ttl: Age beyond which a checkpoint reads as ``None`` (C6).
             clock: Source of ``updated_at``, aware; the system's clock by default.
 
