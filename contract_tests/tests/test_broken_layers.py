@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -175,12 +175,23 @@ class TripsOverIt(Secretive):
         return await super().open_with(namespace, **options)
 
 
+class TakesItForAPath(Secretive):
+    """Of a URL without slashes it quotes the path, which is user, password and host."""
+
+    async def open_with(self, namespace: str, **options: Any) -> outlast.Backend:
+        parts = urlsplit(self.url)
+        if not parts.netloc:
+            raise outlast.ConfigurationError(f"there is no database {parts.path!r}")
+        return await super().open_with(namespace, **options)
+
+
 TALKATIVE: tuple[type[Secretive], ...] = (
     ShowsItInErrors,
     ShowsItInRepr,
     LogsIt,
     DecodesIt,
     TripsOverIt,
+    TakesItForAPath,
 )
 
 

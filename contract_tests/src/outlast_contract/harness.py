@@ -235,7 +235,12 @@ def with_password(harness: Harness, password: str, *, safe: str = "") -> Harness
         raise NotRun("needs Harness.url with a password")
     user, _, host = parts.netloc.rpartition("@")
     user = user.partition(":")[0]
-    url = urlunsplit(parts._replace(netloc=f"{user}:{quote(password, safe=safe)}@{host}"))
+    netloc = f"{user}:{quote(password, safe=safe)}@{host}"
+    return with_url(harness, urlunsplit(parts._replace(netloc=netloc)))
+
+
+def with_url(harness: Harness, url: str) -> Harness:
+    """The harness with another URL."""
     other = copy.copy(harness)
     # By its class, whose `url` may be a property.
     vars(other).pop("url", None)

@@ -20,7 +20,7 @@ from outlast_contract.expect import (
     expect_equal,
     refused,
 )
-from outlast_contract.harness import Harness, with_password
+from outlast_contract.harness import Harness, with_password, with_url
 from outlast_contract.mutations import api_of, expect_image, fill, state_of
 
 _TURNS = (*range(10), 14, 20, 30, 45, 70, 110, 170, 260, 400)
@@ -204,7 +204,24 @@ async def no_part_of_a_password_that_is_not_escaped_is_shown(
     expect(not leaks, f"{len(leaks)} of {len(texts)} texts show a part of the password")
 
 
-async def _texts_of(context: Context, harness: Harness) -> list[str]:
+_WITHOUT_SLASHES = {"one slash": ":/", "no slash": ":"}
+
+
+@check_each(_WITHOUT_SLASHES, "E4", "E3", needs=["secret"])
+async def a_url_that_lacks_slashes_does_not_show_its_password(
+    context: Context, separator: str
+) -> None:
+    """If ``//`` is left out of the URL, so that user, password and host look like a path, neither
+    an error nor a log line shows the password.
+    """
+    harness = with_password(context.harness, "Qart")
+    harness = with_url(harness, (harness.url or "").replace("://", separator, 1))
+    texts = await _texts_of(context, harness)
+    leaks = [text for text in texts if "Qart" in text]
+    expect(not leaks, f"{len(leaks)} of {len(texts)} texts show the password")
+
+
+async def _texts_of(context: Context, harness: Harness, *, is_refused: bool = False) -> list[str]:
     """What is shown while a backend is opened."""
     shown: list[str] = []
     with LogLines("", logging.DEBUG) as log, contextlib.suppress(OutlastError):
