@@ -2,10 +2,11 @@
 
 import copy
 import pickle
+import re
 
 import pytest
 
-from outlast import errors
+from outlast import errors, open_backend
 from outlast.errors import ConfigurationError, FencedError, OutcomeUnknownError, OutlastError
 from outlast.url import parse_url, redact, scheme_of
 
@@ -59,9 +60,23 @@ def test_an_error_keeps_its_attributes_through_pickle_and_copy() -> None:
         ("pg://h:1,[::1]:2/db?owner=a@b", "pg://h:1,[::1]:2/db?owner=a@b"),
         ("pg://u:a@b@host/db?sslmode=on", "pg://u:***@host/db?sslmode=on"),
         ("s3://b?aws_secret_access_key=abc&region=x", "s3://b?aws_secret_access_key=***&region=x"),
-        ("mongodb://u:p%40ss@h1,h2/db?authSource=x", "mongodb://u:***@h1,h2/db?authSource=***"),
+        ("mongodb://u:p%40ss@h1,h2/db?authSource=x", "mongodb://u:***@h1,h2/db?authSource=x"),
+        (
+            "x://h?authMechanism=A&authMechanismProperties=T:p",
+            "x://h?authMechanism=A&authMechanismProperties=***",
+        ),
         ("sqlite:///a.db", "sqlite:///a.db"),
         ("redis://host?password=p", "redis://host?password=***"),
+        ("pg:/u:secret@host/db", "pg:***@host/db"),
+        ("pg:u:sec@ret@host/db", "pg:***@host/db"),
+        ("redis::secret@host", "redis:***@host"),
+        ("pg:u:sec://ret@host/db?token=x", "pg:***@host/db?token=***"),
+        ("a_user:secret@host", "***@host"),
+        ("//u:secret@host", "***@host"),
+        ("a_b://u:secret@host", "***@host"),
+        ("pg:u:secret@h pg://u:secret@h/db", "pg:***@h pg://u:***@h/db"),
+        ('no answer of "http://u:secret@host/"', 'no answer of "http://u:***@host/"'),
+        ("", ""),
     ],
 )
 def test_no_secret_of_a_url_is_shown(url: str, shown: str) -> None:
@@ -100,6 +115,21 @@ def test_a_password_that_takes_the_url_apart_is_not_shown(password: str) -> None
     with pytest.raises(ConfigurationError, match="%2F") as caught:
         parse_url(f"x://user:{password}@host:1/place?a=1", options=("a",))
     assert "cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "postgresql+psycopg", "a.third-party"])
+@pytest.mark.parametrize("rest", ["/u:secret@h/db", "u:secret@h", ":secret@h", "secret", "", "/h"])
+def test_a_url_without_slashes_is_refused_with_what_to_write(scheme: str, rest: str) -> None:
+    """E4: all of it would be a path, and a database of the host that is the default."""
+    for refuse in (scheme_of, parse_url, open_backend):
+        with pytest.raises(ConfigurationError, match=re.escape(f"write {scheme}://")) as caught:
+            refuse(f"{scheme}:{rest}")
+        assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["file:/a", "memory:", "sqlite:", "sqlite+aiosqlite:", "FILE:/a"])
+def test_what_has_no_host_needs_no_slashes(url: str) -> None:
+    assert scheme_of(url) == url.partition(":")[0].lower()
 
 
 @pytest.mark.parametrize("url", ["", "nothing", "/path/x", 5, None, "1x://y"])

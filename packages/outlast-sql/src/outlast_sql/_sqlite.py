@@ -252,7 +252,8 @@ def _path_of(url: str) -> str | None:
             "sqlite:////folder/file.db for an absolute one"
         )
     if parts.path and not parts.path.startswith("/"):
-        raise ConfigurationError(f"{redact(url)!r} has no slashes; write sqlite:///{parts.path}")
+        place = redact(parts.path)
+        raise ConfigurationError(f"{redact(url)!r} has no slashes; write sqlite:///{place}")
     name = parts.path[1:]
     if name in ("", ":memory:"):
         return None

@@ -7,8 +7,14 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from outlast.errors import ConfigurationError
 
-_SECRET = re.compile(r"pass|pwd|secret|token|key|credential|auth|signature", re.IGNORECASE)
+_SECRET = re.compile(
+    r"pass|pwd|secret|token|key|credential|auth(?!source$|mechanism$)|signature", re.IGNORECASE
+)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9.-]*(?:\+[A-Za-z0-9.-]+)*):")
+_START = re.compile(r"(?:^|(?<=[\s\"'(<]))[A-Za-z][A-Za-z0-9.+-]*://")
+_LOCAL = frozenset({"file", "memory", "sqlite"})
+"""Schemes without a host: what stands behind their colon is their own matter."""
+
 _QUERY_PAIR = re.compile(r"([?&;])([^=&;#]*)=([^&;#]*)")
 
 _HOSTS = re.compile(r"(\[[^\]]*\]|[^:,\[\]]*)(:\d*)?(,(\[[^\]]*\]|[^:,\[\]]*)(:\d*)?)*")
@@ -42,7 +48,8 @@ def scheme_of(url: object) -> str:
     """The scheme of ``url``, lower case.
 
     Raises:
-        ConfigurationError: It is not a string with a scheme.
+        ConfigurationError: It is not a string with a scheme, or lacks the ``//`` of a place that is
+            reached by a network.
     """
     if not isinstance(url, str):
         raise ConfigurationError(f"the store URL must be a str, not {type(url).__name__}")
@@ -51,7 +58,15 @@ def scheme_of(url: object) -> str:
         raise ConfigurationError(
             f"{redact(url)!r} is not a store URL; expected a scheme, such as file:///var/lib/agents"
         )
-    return match.group(1).lower()
+    scheme = match.group(1).lower()
+    if scheme.partition("+")[0] not in _LOCAL and not url.startswith("//", match.end()):
+        # Python's parser would take all of it for a path: user, password and host. No part of it is
+        # quoted here, since nobody knows which is which.
+        raise ConfigurationError(
+            f"this is not a store URL: '//' is missing behind '{scheme}:'; write "
+            f"{scheme}://, then the place"
+        )
+    return scheme
 
 
 def parse_url(url: str, *, options: Iterable[str] = ()) -> StoreURL:
@@ -112,7 +127,16 @@ def parse_url(url: str, *, options: Iterable[str] = ()) -> StoreURL:
 
 
 def redact(url: str) -> str:
-    """``url`` without its password and without query values whose name suggests a secret."""
+    """``url`` without its password and without query values whose name suggests a secret.
+
+    A text that holds a URL may be given, too. What has ``@``, and no ``://`` where a URL has it, is
+    hidden up to the ``@``: it may be a URL that was written wrongly.
+    """
+    found = _START.search(url)
+    before, url = (url[: found.start()], url[found.start() :]) if found else (url, "")
+    if "@" in before:
+        scheme = _SCHEME.match(before)
+        before = f"{scheme[0] if scheme else ''}***@{before.rpartition('@')[2]}"
     head, separator, rest = url.partition("://")
     if separator:
         authority, slash, tail = rest.partition("/")
@@ -128,7 +152,7 @@ def redact(url: str) -> str:
         url = f"{head}://{userinfo}{at}{host}{slash}{tail}"
     return _QUERY_PAIR.sub(
         lambda found: f"{found[1]}{found[2]}=***" if _SECRET.search(found[2]) else found[0],
-        url,
+        before + url,
     )
 
 
