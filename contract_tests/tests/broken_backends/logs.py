@@ -304,13 +304,13 @@ class OnlyTheTailIsChecked(MemoryDriver):
 
 @mutant("A9")
 class AppendRewritesTheLog(MemoryDriver):
-    """Each append reads, decodes and writes the whole log."""
+    """Each append reads, decodes and encodes the whole log."""
 
     async def append(self, scope, log, entries, *, fence, present=()):
         record = self._find(scope)
         if record is not None:
             stored = record.logs.get(log, {})
-            json.loads(json.dumps([data.decode() for data in stored.values()]))
+            "".join([data.decode() for data in stored.values()]).encode()
         return await super().append(scope, log, entries, fence=fence, present=present)
 
 
