@@ -25,6 +25,17 @@ OPTIONS: Final = frozenset({"ssl", "ssl_ca", "ssl_cert", "ssl_check_hostname", "
 _ISOLATION: Final = "ISOLATION LEVEL READ COMMITTED"
 """By default what is not there is locked, too: those who make different records at the same time
 would end in deadlocks (H-Q13, H-Q14)."""
+_SETTINGS: Final = {
+    "completion_type": "0",  # A COMMIT ends the transaction, and nothing else.
+    "max_sort_length": "1024",  # Ids are compared to their end.
+    "sql_big_selects": "1",
+    "sql_mode": "'STRICT_ALL_TABLES'",
+    "sql_safe_updates": "0",
+    "sql_select_limit": "18446744073709551615",  # Less would cut what is read, without a word.
+    "unique_checks": "1",  # A known id is found by a unique index.
+}
+"""What the meaning of the statements depends on: the server, its ``init_connect`` or the owner of a
+lent connection may have set it otherwise."""
 _KEPT: Final = 64
 """Statements that a connection keeps prepared."""
 _GROUPS: Final = (32, 8, 1)
@@ -42,14 +53,6 @@ class AsyncmyLink(Link):
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self._statements: dict[str, Any] = {}
-        self._autocommit = True
-
-    async def borrowed(self) -> None:
-        self._autocommit = self._connection.get_autocommit()
-        await self._connection.autocommit(True)  # noqa: FBT003 - its only form
-
-    async def returned(self) -> None:
-        await self._connection.autocommit(self._autocommit)
 
     async def fetch(self, sql: str, parameters: Sequence[Any] = ()) -> Sequence[Row]:
         statement = self._statements.get(sql)
@@ -95,8 +98,33 @@ class AsyncmyLink(Link):
         return transport.get_extra_info("socket")
 
 
+_BORROW: Final = "SET {}, {}, autocommit = 1".format(
+    ", ".join(f"@outlast_{name} = @@SESSION.{name}" for name in _SETTINGS),
+    ", ".join(f"{name} = {value}" for name, value in _SETTINGS.items()),
+)
+_RETURN: Final = "SET " + ", ".join(f"{name} = @outlast_{name}" for name in _SETTINGS)
+
+
 class LentAsyncmyLink(AsyncmyLink):
-    """A connection of asyncmy that has the settings of its owner."""
+    """A connection of asyncmy that has the settings of its owner, who gets it back with them.
+
+    They are set aside in variables of the connection: one round trip, which leaving and entering
+    the owner's transactions takes anyway.
+    """
+
+    def __init__(self, connection: Any) -> None:
+        super().__init__(connection)
+        self._autocommit = True
+
+    async def borrowed(self) -> None:
+        if self._connection.get_transaction_status():
+            # With completion_type 1 the end of the owner's transaction began another one.
+            await self.run("ROLLBACK AND NO CHAIN NO RELEASE")
+        self._autocommit = self._connection.get_autocommit()
+        await self.run(_BORROW)
+
+    async def returned(self) -> None:
+        await self.run(f"{_RETURN}, autocommit = {int(self._autocommit)}")
 
     async def start(self) -> None:
         # Of the next transaction only; a session of ours has it set for all.
@@ -137,7 +165,8 @@ async def connect_asyncmy(url: StoreURL, options: Mapping[str, Any], timeout: fl
         ssl=tls,
     )
     link = AsyncmyLink(connection)
-    settings = [f"innodb_lock_wait_timeout = {patience}", "sql_mode = 'STRICT_ALL_TABLES'"]
+    settings = [f"{name} = {value}" for name, value in _SETTINGS.items()]
+    settings.append(f"innodb_lock_wait_timeout = {patience}")
     if "mariadb" in connection.get_server_info().lower():
         settings.append(f"idle_transaction_timeout = {IDLE_SECONDS}")
     try:

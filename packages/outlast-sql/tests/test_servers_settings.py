@@ -1,0 +1,132 @@
+"""Settings of servers, and of connections that are lent, that make no difference."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from server_support import Admin, root_of
+from server_ways import server_of
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from outlast.driver import Entry, Index, Scope, Where
+from outlast_contract.servers import Server
+from outlast_sql import SqlDriver
+
+pytestmark = [pytest.mark.sql, pytest.mark.server]
+
+TASK = Scope("task", "t")
+
+MARIADB = {
+    "sql_select_limit": 3,
+    "sql_mode": "'ORACLE,EMPTY_STRING_IS_NULL'",
+    "completion_type": 1,
+    "sql_safe_updates": 1,
+    "max_sort_length": 64,
+    "max_join_size": 2,
+    "unique_checks": 0,
+    "group_concat_max_len": 4,
+    "time_zone": "'+05:45'",
+}
+"""What a session of MariaDB may be set to."""
+POSTGRES = {
+    "array_nulls": "off",
+    "transform_null_equals": "on",
+    "standard_conforming_strings": "off",
+    "bytea_output": "escape",
+    "DateStyle": "German",
+    "TimeZone": "Asia/Kathmandu",
+    "extra_float_digits": "-15",
+    "session_replication_role": "replica",
+}
+"""The same of PostgreSQL."""
+
+
+async def use(driver: SqlDriver) -> None:
+    """Calls whose statements read or change many rows."""
+    entries = [Entry(f"{number}", b"%d" % number) for number in range(80)]
+    more = [Entry("new", b""), entries[60]]
+    await driver.append(TASK, "api", entries, fence=None)
+    assert await driver.append(TASK, "api", entries, fence=None) == entries
+    assert await driver.append(TASK, "api", more, fence=None) == [entries[60]]
+    await driver.append(TASK, "api", more[:1], fence=None, present=["0", "79"])
+    assert await driver.load(TASK, "api") == [*entries, more[0]]
+    assert await driver.load(TASK, "api", last=50) == [*entries[31:], more[0]]
+
+    tasks = [Scope("task", f"{'x' * 100} {number:02}") for number in range(10)]
+    for number, task in enumerate(tasks):
+        index = Index(parent="p", status=f"{number % 2}")
+        assert await driver.write(task, "state", b"", fence=None, index=index) == 1
+    listed = await driver.scan("task", where=Where(parent="p"), after=None, limit=40)
+    assert [item.id for item in listed.items] == [task.id for task in tasks]
+    assert {item.value.data for item in listed.items} == {b""}
+    for task in tasks:
+        await driver.remove(task, fence=None)
+    page = await driver.sweep(older_than=0.0, limit=40, dry_run=False, after=None)
+    assert page.tombstones == len(tasks)
+    page = await driver.sweep(older_than=0.0, limit=40, dry_run=False, after=None)
+    assert page.tombstones == 0
+
+
+Lend = Callable[..., AsyncEngine]
+
+
+@pytest.fixture
+async def lend() -> AsyncIterator[Lend]:
+    """Engines of one connection: ``lend(url, **options)``."""
+    engines: list[AsyncEngine] = []
+
+    def lend_one(url: str, **options: Any) -> AsyncEngine:
+        engines.append(create_async_engine(url, pool_size=1, max_overflow=0, **options))
+        return engines[-1]
+
+    yield lend_one
+    for engine in engines:
+        await engine.dispose()
+
+
+async def settings_of(engine: AsyncEngine, query: str) -> Any:
+    """What the owner of an engine finds."""
+    async with engine.connect() as connection:
+        return (await connection.execute(text(query))).fetchall()
+
+
+@pytest.mark.parametrize(
+    ("name", "isolation"),
+    [("sql_select_limit", "READ COMMITTED"), *((name, "AUTOCOMMIT") for name in MARIADB)],
+)
+async def test_a_setting_of_a_lent_session_of_mariadb_makes_no_difference(
+    lend: Lend, namespace: str, name: str, isolation: str
+) -> None:
+    """A limit on rows would cut what is read without a word (L1, A6); its owner keeps it."""
+    engine = lend(
+        f"mysql+asyncmy://{server_of('mariadb').url.partition('://')[2]}",
+        connect_args={"init_command": f"SET {name} = {MARIADB[name]}"},
+        isolation_level=isolation,
+    )
+    query = f"SELECT {', '.join(f'@@{name}' for name in MARIADB)}, @@autocommit"
+    before = await settings_of(engine, query)
+    for is_compound in (False, True):
+        driver = SqlDriver.from_engine(engine, namespace=f"{namespace} {is_compound}")
+        await driver.setup(create=True)
+        driver._compound = is_compound  # type: ignore[attr-defined]
+        await use(driver)
+        await driver.aclose()
+    assert await settings_of(engine, query) == before
+
+
+@pytest.mark.parametrize("is_compound", [False, True], ids=["steps", "compound"])
+async def test_settings_of_a_server_of_mariadb_make_no_difference(
+    start: Callable[..., Server], is_compound: bool
+) -> None:
+    """The same by URL, where the server sets every session so."""
+    server = start("mariadb")
+    root = await Admin.on(root_of(server.url))
+    for name, value in MARIADB.items():
+        await root.run(f"SET GLOBAL {name} = {value}")
+    await root.close()
+    driver = SqlDriver.from_url(server.url, namespace="test")
+    await driver.setup(create=True)
+    driver._compound = is_compound  # type: ignore[attr-defined]
+    await use(driver)
+    await driver.aclose()
