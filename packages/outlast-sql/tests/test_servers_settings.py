@@ -1,15 +1,19 @@
 """Settings of servers, and of connections that are lent, that make no difference."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from psycopg.types.numeric import FloatLoader
+from psycopg.types.string import BytesDumper, TextBinaryLoader
 from server_support import Admin, root_of
 from server_ways import server_of
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from outlast.driver import Entry, Index, Scope, Where
+from outlast.errors import ConfigurationError
 from outlast_contract.servers import Server
 from outlast_sql import SqlDriver
 
@@ -30,7 +34,6 @@ MARIADB = {
 }
 """What a session of MariaDB may be set to."""
 POSTGRES = {
-    "array_nulls": "off",
     "transform_null_equals": "on",
     "standard_conforming_strings": "off",
     "bytea_output": "escape",
@@ -57,6 +60,12 @@ async def use(driver: SqlDriver) -> None:
     for number, task in enumerate(tasks):
         index = Index(parent="p", status=f"{number % 2}")
         assert await driver.write(task, "state", b"", fence=None, index=index) == 1
+    for _ in range(2):
+        await asyncio.gather(
+            *(driver.append(task, "user", [Entry("'\\", b"\0\\")], fence=None) for task in tasks)
+        )
+    found = await driver.load(tasks[1], "user")
+    assert found == [Entry("'\\", b"\0\\")]
     listed = await driver.scan("task", where=Where(parent="p"), after=None, limit=40)
     assert [item.id for item in listed.items] == [task.id for task in tasks]
     assert {item.value.data for item in listed.items} == {b""}
@@ -128,5 +137,71 @@ async def test_settings_of_a_server_of_mariadb_make_no_difference(
     driver = SqlDriver.from_url(server.url, namespace="test")
     await driver.setup(create=True)
     driver._compound = is_compound  # type: ignore[attr-defined]
+    await use(driver)
+    await driver.aclose()
+
+
+LIBRARIES = ["asyncpg", "psycopg"]
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("admin", ["postgres"], indirect=True)
+async def test_settings_of_a_database_of_postgresql_make_no_difference(
+    lend: Lend, admin: Admin, library: str
+) -> None:
+    """Neither by URL nor lent; sent as text, bytes would be stored as others (V3)."""
+    name = admin.url.rpartition("/")[2]
+    for setting, value in POSTGRES.items():
+        await admin.run(f"ALTER DATABASE {name} SET {setting} = '{value}'")
+    url = f"postgresql+{library}://{admin.url.partition('://')[2]}"
+    drivers = [
+        SqlDriver.from_url(url, namespace="by URL"),
+        SqlDriver.from_engine(lend(url), namespace="lent"),
+    ]
+    for driver in drivers:
+        await driver.setup(create=True)
+        await use(driver)
+        await driver.aclose()
+
+
+@pytest.mark.parametrize("admin", ["postgres"], indirect=True)
+async def test_arrays_without_nulls_are_refused(admin: Admin) -> None:
+    """The parents of tasks that have none would be called NULL."""
+    name = admin.url.rpartition("/")[2]
+    await admin.run(f"ALTER DATABASE {name} SET array_nulls = off")
+    driver = SqlDriver.from_url(admin.url, namespace="test")
+    with pytest.raises(ConfigurationError, match="array_nulls set to off"):
+        await driver.setup(create=True)
+
+
+@pytest.mark.parametrize("threshold", [None, 0, 1])
+async def test_a_lent_connection_of_psycopg_may_prepare_at_once_or_never(
+    lend: Lend, namespace: str, threshold: int | None
+) -> None:
+    """What begins a transaction is two commands, which cannot be prepared."""
+    engine = lend(
+        f"postgresql+psycopg://{server_of('postgres').url.partition('://')[2]}",
+        connect_args={"prepare_threshold": threshold},
+    )
+    driver = SqlDriver.from_engine(engine, namespace=namespace)
+    await driver.setup(create=True)
+    await use(driver)
+    await driver.aclose()
+
+
+async def test_what_an_application_registers_with_psycopg_makes_no_difference(
+    lend: Lend, namespace: str
+) -> None:
+    """Its own idea of bytes is no damage to the store."""
+    engine = lend(f"postgresql+psycopg://{server_of('postgres').url.partition('://')[2]}")
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def register(connection: Any, _: object) -> None:
+        connection.driver_connection.adapters.register_loader("bytea", TextBinaryLoader)
+        connection.driver_connection.adapters.register_loader("int8", FloatLoader)
+        connection.driver_connection.adapters.register_dumper(bytes, BytesDumper)
+
+    driver = SqlDriver.from_engine(engine, namespace=namespace)
+    await driver.setup(create=True)
     await use(driver)
     await driver.aclose()

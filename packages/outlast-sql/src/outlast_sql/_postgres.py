@@ -55,7 +55,7 @@ _LINKS: Final = {"asyncpg": links.AsyncpgLink, "psycopg": links.PsycopgLink}
 _SERVER: Final = f"""
 SELECT pg_is_in_recovery(), current_setting('transaction_read_only'),
   current_setting('fsync'), current_setting('full_page_writes'),
-  current_setting('synchronous_commit'),
+  current_setting('synchronous_commit'), current_setting('array_nulls'),
   {", ".join(f"to_regclass('{name}')::text" for name in metadata.tables)},
   EXISTS (SELECT FROM pg_class WHERE relpersistence = 'u' AND oid IN
     ({", ".join(f"to_regclass('{name}')" for name in metadata.tables)}))
@@ -158,12 +158,12 @@ class PostgresDriver(ServerDriver):
 
     async def _version(self) -> int | None:
         (row,) = await self._fetch(_SERVER)
-        is_replica, read_only, *settings = row[:5]
+        is_replica, read_only, *settings = row[:6]
         if is_replica or read_only == "on":
             what = "is a replica: reads from it are old" if is_replica else "is set to read only"
             raise ConfigurationError(f"{self._place} {what}; give the primary")
         self._judge(*settings, is_unlogged=row[-1])
-        found = dict(zip(metadata.tables, row[5:-1], strict=True))
+        found = dict(zip(metadata.tables, row[6:-1], strict=True))
         if found["outlast_schema"] is None:
             return None
         ((version,),) = await self._fetch("SELECT MAX(version) FROM outlast_schema")
@@ -172,7 +172,13 @@ class PostgresDriver(ServerDriver):
         self._check_tables(name for name, table in found.items() if table is not None)
         return int(version)
 
-    def _judge(self, fsync: str, pages: str, commit: str, *, is_unlogged: bool) -> None:
+    def _judge(self, fsync: str, pages: str, commit: str, nulls: str, *, is_unlogged: bool) -> None:
+        if nulls == "off":
+            # psycopg sends a list of nothing else as text.
+            raise ConfigurationError(
+                f"{self._place} has array_nulls set to off, which makes text of what is missing; "
+                "set it to on"
+            )
         hazards: list[str] = []
         lost = "a crash of the server may lose the newest writes and fences, although they were "
         if fsync == "off":

@@ -82,10 +82,12 @@ class PsycopgLink(Link):
     def __init__(self, connection: Any) -> None:
         from psycopg import AsyncRawCursor
         from psycopg.pq import Format
+        from psycopg.rows import tuple_row
 
         self._connection = connection
-        self._cursor: Any = AsyncRawCursor(connection)
+        self._cursor: Any = AsyncRawCursor(connection, row_factory=tuple_row)
         self._cursor.format = Format.BINARY
+        _adapt(self._cursor.adapters)
         self._autocommit = True
         self._left: asyncio.Task[Any] | None = None
 
@@ -108,7 +110,8 @@ class PsycopgLink(Link):
         return rows
 
     async def run(self, sql: str) -> None:
-        await self._in_task(self._connection.execute(sql))
+        # What is prepared is a single command, and this may be several.
+        await self._in_task(self._connection.execute(sql, prepare=False))
 
     async def run_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         await self._in_task(self._cursor.executemany(sql, rows))
@@ -143,6 +146,21 @@ class PsycopgLink(Link):
     @property
     def _socket(self) -> Any:
         return None if self._connection.closed else self._connection.fileno()
+
+
+def _adapt(adapters: Any) -> None:
+    """Let values travel as they are, whatever the application registered for its own.
+
+    As text, bytes in an array would mean others where standard_conforming_strings is off.
+    """
+    from psycopg.types import array, numeric, string
+
+    adapters.register_dumper(bytes, string.BytesBinaryDumper)
+    adapters.register_dumper(int, numeric.IntBinaryDumper)
+    adapters.register_dumper(list, array.ListBinaryDumper)
+    adapters.register_loader("bytea", string.ByteaBinaryLoader)
+    for name in ("int2", "int4", "int8"):
+        adapters.register_loader(name, getattr(numeric, f"{name.title()}BinaryLoader"))
 
 
 def _survives(error: BaseException) -> bool:
