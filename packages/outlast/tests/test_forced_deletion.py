@@ -1,5 +1,6 @@
 """Deletions by force against others who keep claiming."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -8,8 +9,8 @@ import outlast
 from outlast.backends.memory import MemoryDriver
 from outlast.contracts import DriverBackend
 from outlast.contracts.claim import new_claim_id
-from outlast.driver import Scope
-from outlast.errors import FencedError, OutcomeUnknownError
+from outlast.driver import Scope, Value
+from outlast.errors import FencedError, OutcomeUnknownError, OutlastError, UnavailableError
 
 
 class Contested(MemoryDriver):
@@ -84,3 +85,31 @@ async def test_a_deletion_whose_runs_are_claimed_by_others_is_not_called_fenced(
             await backend.persistence.delete_task("t", claim=claim)
         await backend.persistence.check_claim(claim)
         assert await backend.persistence.load_task_state("t") is not None
+
+
+class Unreachable(MemoryDriver):
+    """No run can be claimed."""
+
+    async def claim(self, scope: Scope, claim_id: str, **options: Any) -> Value:
+        if scope.kind == "run" and self.is_down:
+            raise UnavailableError("it cannot be reached")
+        return await super().claim(scope, claim_id, **options)
+
+    is_down = False
+
+
+@pytest.mark.parametrize("of", ["task", "thread"])
+async def test_an_error_of_a_run_names_the_task_that_is_deleted(of: str) -> None:
+    """And the run beside it."""
+    driver = Unreachable(None, namespace="n")
+    async with backend_on(driver, timeout=0.5) as backend:
+        await owned(backend)
+        driver.is_down = True
+        delete: dict[str, Callable[..., Awaitable[object]]] = {
+            "task": backend.persistence.delete_task,
+            "thread": backend.checkpoints.delete_thread,
+        }
+        with pytest.raises(OutlastError) as caught:
+            await delete[of]("t", force=True)
+        assert str(caught.value).startswith(f"delete_{of}('t') on {backend.name}: ")
+        assert "run 'r': it cannot be reached" in str(caught.value)

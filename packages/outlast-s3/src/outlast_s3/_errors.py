@@ -21,6 +21,10 @@ _CHECK: Final = (
     "check that it runs, the address in endpoint_url, and whether it expects TLS (https://) or not "
     "(http://)"
 )
+_SLOW: Final = (
+    "check that it runs and the network to it; if it is only slow, open the backend with a longer "
+    "timeout"
+)
 _TOO_LARGE: Final = frozenset({"EntityTooLarge", "MaxMessageLengthExceeded", "RequestTooLarge"})
 
 
@@ -108,7 +112,7 @@ def translate(error: Exception, place: str, *, changes: bool, repeats: bool) -> 
     if isinstance(error, NO_TLS):
         return _unanswered(f"{place} cannot be reached: {text}; {_CHECK}", changes=not is_unsent)
     if isinstance(error, UNANSWERED):
-        return _unanswered(f"{place} did not answer: {text}", changes=changes)
+        return _unanswered(f"{place} did not answer: {text}; {_SLOW}", changes=changes)
     if isinstance(error, FAILED):
         return ConfigurationError(f"{place} cannot be used: {text}")
     # Not its text: what it shows is not known.

@@ -11,6 +11,7 @@ from outlast.errors import (
     CorruptDataError,
     DecryptionError,
     FencedError,
+    OutlastError,
     UnavailableError,
     UnsupportedVersionError,
 )
@@ -76,7 +77,11 @@ async def remove_runs(
             *(_remove_run(records, operation, item, task_epoch) for item in items),
             return_exceptions=True,
         )
-        for outcome in removed:
+        for item, outcome in zip(items, removed, strict=True):
+            if isinstance(outcome, OutlastError) and outcome.key == item.id:
+                # The caller knows the task; which of its runs it was is said beside.
+                outcome.key = thread_id
+                outcome.message = f"run {item.id!r}: {outcome.message}"
             if isinstance(outcome, BaseException):
                 raise outcome
         return sum(outcome is True for outcome in removed)
