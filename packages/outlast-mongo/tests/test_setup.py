@@ -215,7 +215,7 @@ async def test_sixteen_clients_may_set_up_at_once(open_driver: Open, raw: Raw) -
         ({}, set()),
         ({"w": "majority", "journal": "true"}, set()),
         ({"w": "1"}, {"failover"}),
-        ({"w": "majority", "journal": "false"}, {"server"}),
+        ({"w": "majority", "journal": "false"}, {"server", "failover"}),
         ({"w": "1", "journal": "false"}, {"server", "failover"}),
     ],
     ids=lambda part: "&".join(part) if isinstance(part, dict) else "",
@@ -258,8 +258,23 @@ async def test_a_weak_write_concern_is_declared_and_reported(
 async def test_a_server_without_a_journal_is_refused(start: Start) -> None:
     """D1: what it acknowledges does not survive it, whatever the write concern says."""
     server = start("mongodb-standalone", "--nojournal")
-    with pytest.raises(ConfigurationError, match="journal"):
-        await outlast.open_backend(server.url).open()
+    for options in ({}, {"w": "1"}):
+        with pytest.raises(ConfigurationError, match="keeps no journal"):
+            await outlast.open_backend(url_of(server, "x", **options)).open()
+
+
+@pytest.mark.parametrize("w", ["3", "nearby"])
+@pytest.mark.parametrize("behind", ["server", "standalone"])
+async def test_a_write_concern_that_cannot_be_met_is_refused(
+    request: pytest.FixtureRequest, name: str, behind: str, w: str
+) -> None:
+    """E2: no write would ever be done; and nothing is stored."""
+    server: Server = request.getfixturevalue(behind)
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=f"w={w}.*leave w out"):
+            await outlast.open_backend(url_of(server, name, w=w)).open()
+    with pymongo.MongoClient[dict[str, Any]](server.url) as client:
+        assert name not in client.list_database_names()
 
 
 async def test_a_write_concern_of_the_database_counts(url: str) -> None:

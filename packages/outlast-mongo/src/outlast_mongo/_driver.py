@@ -56,7 +56,8 @@ class MongoDriver(HeadDriver):
 
     **What survives** (D1). Writes wait for the journals of a majority, and reads return only what a
     majority has: both survive the process, the server and a failover. With another write concern,
-    given to the client, ``capabilities`` say what is left of that.
+    given to the client, ``capabilities`` say what is left of that, and what such reads alone would
+    settle is confirmed by a write that changes nothing, with the same write concern.
 
     **In a failover** a primary that was cut off and has not noticed yet, or one that has just taken
     over, may answer reads with what was true some seconds ago (F4). No mutation and no claim rests

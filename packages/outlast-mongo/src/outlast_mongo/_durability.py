@@ -18,7 +18,8 @@ class Durability:
     """The write concern and the read concern for a database, and what follows from them.
 
     Majority and journal, unless another one was chosen for the client or the database. Reads return
-    what a majority has, unless writes do not wait for that.
+    what a majority has, unless writes do not wait for that. Then what was read need not be there to
+    stay, and whatever rests on it is confirmed by a write.
 
     Raises:
         ConfigurationError: It reads from secondaries, whose answers may go back (F4), or does not
@@ -48,8 +49,8 @@ class Durability:
         self._is_majority = self._acknowledging == "majority"
         self._is_journaled = bool(document["j"])
         # What is acknowledged earlier would be read later than it was done (F4).
-        is_final = self._is_majority and self._is_journaled
-        self.read_concern = ReadConcern("majority" if is_final else "local")
+        self._is_final = self._is_majority and self._is_journaled
+        self.read_concern = ReadConcern("majority" if self._is_final else "local")
 
     @property
     def capabilities(self) -> Capabilities:
@@ -57,7 +58,7 @@ class Durability:
         survives: set[Survives] = {"process"}
         if self._is_journaled:
             survives.add("server")
-        if self._is_majority:
+        if self._is_final:  # Else a failover may take back what was read (F4).
             survives.add("failover")
         return Capabilities(
             data_survives=frozenset(survives),
@@ -74,6 +75,11 @@ class Durability:
                 f"{self._described} acknowledges writes with w={self._acknowledging}: a failover "
                 "loses accepted writes and fences, or takes back what was read; use w=majority, or "
                 "leave w out"
+            )
+        elif has_failovers and not self._is_final:
+            found.append(
+                f"{self._described} acknowledges and shows writes before they are in the journal: "
+                "a failover may take back what was read; leave journal=false out"
             )
         if not self._is_journaled:
             found.append(

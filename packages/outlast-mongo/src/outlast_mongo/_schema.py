@@ -27,11 +27,13 @@ async def set_up(place: Place, *, create: bool, hint: str) -> bool:
         Whether another server may take over: only from one that is in no replica set none can.
 
     Raises:
-        ConfigurationError: It is not set up, or is reached in a way that will not do.
+        ConfigurationError: It is not set up, or is reached in a way that will not do, or there are
+            no such members as writes shall wait for.
         UnsupportedVersionError: A newer version of outlast set it up.
         CorruptDataError: The number of its format is none.
     """
     has_failovers = _has_failovers(await place.hello(), place)
+    await place.check_concern()
     schema = place.collection(SCHEMA)
     with place.explained():
         found = await schema.find_one({"_id": _MARK})

@@ -13,11 +13,11 @@ from bson.codec_options import CodecOptions
 from pymongo import ASCENDING, ReadPreference, WriteConcern
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.asynchronous.database import AsyncDatabase
-from pymongo.errors import DuplicateKeyError
+from pymongo.errors import DuplicateKeyError, OperationFailure
 from pymongo.read_concern import ReadConcern
 
 from outlast.driver import PRIMARY, ScopeKind, Where
-from outlast.errors import CorruptDataError, UnavailableError
+from outlast.errors import ConfigurationError, CorruptDataError, UnavailableError
 from outlast.heads import (
     HEAD_STAMP,
     Candidate,
@@ -47,6 +47,10 @@ FLOORS: Final = "outlast_floor"
 
 _CODEC: Final[CodecOptions[Document]] = CodecOptions(tz_aware=True)
 _AT_ONCE: Final = 8
+_UNMET: Final = frozenset({2, 79, 100})
+"""The write concern makes no sense here, names what is not there, or more members than there are.
+"""
+
 _CLOCK_AGE: Final = 60.0
 """Seconds after which the server is asked for its time again."""
 
@@ -84,7 +88,8 @@ class Place:
         self._read_concern = read_concern
         self.heads = self.collection(HEADS)
         self.sure_heads = self.heads
-        self.may_be_behind = False
+        self.is_read_for_good = read_concern.level == "majority"
+        self.may_be_behind = not self.is_read_for_good
         self.pieces = self.collection(PIECES)
         self.floors = self.collection(FLOORS)
         self.swaps = Swaps(database, HEADS, write_concern, shield)
@@ -105,7 +110,7 @@ class Place:
         """Another server may take over, which knows all that a majority has, but for a moment does
         not know that a majority has it, and answers with what was true before.
         """
-        if self._read_concern.level == "majority":
+        if self.is_read_for_good:
             self.may_be_behind = True
             self.sure_heads = self.heads.with_options(read_concern=ReadConcern("linearizable"))
 
@@ -121,6 +126,32 @@ class Place:
         told: datetime = answer["localTime"]
         self._clock.tell(told.timestamp(), sent=sent, received=moment())
         return answer
+
+    async def check_concern(self) -> None:
+        """Ask whether the members that writes wait for can exist, without waiting for them.
+
+        Raises:
+            ConfigurationError: There are fewer, or none of that name: no write would ever be done.
+        """
+        if self.is_read_for_good:
+            return
+        concern = {**self._write_concern.document, "wtimeout": 1}
+        nothing = {"q": {"_id": ""}, "u": {"$set": {"_id": ""}}}
+        with self.explained():
+            try:
+                answer: Document = await self.database.command(
+                    {"update": HEADS, "updates": [nothing], "writeConcern": concern}
+                )
+                error: Document = answer.get("writeConcernError", {})
+            except OperationFailure as refusal:
+                if refusal.code not in _UNMET or "journal" in str(refusal):
+                    raise
+                error = dict(refusal.details or {})
+        if error.get("code") in _UNMET:
+            raise ConfigurationError(
+                f"{self.described} cannot acknowledge writes with w={concern.get('w')}: "
+                f"{error.get('errmsg')}; leave w out"
+            )
 
     async def ping(self) -> None:
         """Reach the server once."""
@@ -158,7 +189,24 @@ class MongoStore(ObjectStore):
         return await self._read(key, self._place.heads)
 
     async def read_surely(self, key: str) -> Stored | None:
-        return await self._read(key, self._place.sure_heads)
+        if self._place.is_read_for_good:
+            return await self._read(key, self._place.sure_heads)
+        while True:
+            stored = await self._read(key, self._place.heads)
+            if await self._is_confirmed(key, stored):
+                return stored
+
+    async def _is_confirmed(self, key: str, stored: Stored | None) -> bool:
+        """Whether what was read is still there, and survives what a done write survives (D1).
+
+        An update that changes nothing waits like others for the members and the journals: for all
+        that the server has written so far.
+        """
+        head_id = self._id(key)
+        found = {"_id": head_id} if stored is None else {"_id": head_id, "token": stored.token}
+        with self._place.explained():
+            done = await self._place.heads.update_one(found, {"$set": {"_id": head_id}})
+        return done.matched_count == (stored is not None)
 
     async def _read(self, key: str, heads: Collection) -> Stored | None:
         with self._place.explained():
