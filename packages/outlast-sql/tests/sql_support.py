@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Generator
 from pathlib import Path
 from typing import Any, Self
 
-from outlast.driver import Fence
+from outlast.driver import Driver, Entry, Fence, Index, Scope, Where
 
 Open = Callable[..., Any]
 """The fixture ``open_driver``: ``await open_driver(namespace=, timeout=, create=)``."""
@@ -108,3 +108,37 @@ async def cancelled_at(limit: int, coroutine: Coroutine[Any, Any, object]) -> bo
         return True
     task.result()
     return False
+
+
+async def use_much(driver: Driver) -> None:
+    """Calls whose statements read or change many rows."""
+    scope = Scope("task", "t")
+    entries = [Entry(f"{number}", b"%d" % number) for number in range(80)]
+    more = [Entry("new", b""), entries[60]]
+    await driver.append(scope, "api", entries, fence=None)
+    assert await driver.append(scope, "api", entries, fence=None) == entries
+    assert await driver.append(scope, "api", more, fence=None) == [entries[60]]
+    await driver.append(scope, "api", more[:1], fence=None, present=["0", "79"])
+    assert await driver.load(scope, "api") == [*entries, more[0]]
+    assert await driver.load(scope, "api", last=50) == [*entries[31:], more[0]]
+
+    tasks = [Scope("task", f"{'x' * 100} {number:02}") for number in range(10)]
+    for number, task in enumerate(tasks):
+        index = Index(parent="p", status=f"{number % 2}")
+        assert await driver.write(task, "state", b"", fence=None, index=index) == 1
+    odd = [Entry("'\\", b"\0\\")]
+    for known in ([], odd):
+        answers = await asyncio.gather(
+            *(driver.append(task, "user", odd, fence=None) for task in tasks)
+        )
+        assert answers == [known] * len(tasks)
+    assert await driver.load(tasks[1], "user") == odd
+    listed = await driver.scan("task", where=Where(parent="p"), after=None, limit=40)
+    assert [item.id for item in listed.items] == [task.id for task in tasks]
+    assert {item.value.data for item in listed.items} == {b""}
+    for task in tasks:
+        await driver.remove(task, fence=None)
+    page = await driver.sweep(older_than=0.0, limit=40, dry_run=False, after=None)
+    assert page.tombstones == len(tasks)
+    page = await driver.sweep(older_than=0.0, limit=40, dry_run=False, after=None)
+    assert page.tombstones == 0

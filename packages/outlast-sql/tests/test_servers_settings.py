@@ -1,6 +1,5 @@
 """Settings of servers, and of connections that are lent, that make no difference."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -9,17 +8,15 @@ from psycopg.types.numeric import FloatLoader
 from psycopg.types.string import BytesDumper, TextBinaryLoader
 from server_support import Admin, root_of
 from server_ways import server_of
+from sql_support import use_much
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from outlast.driver import Entry, Index, Scope, Where
 from outlast.errors import ConfigurationError
 from outlast_contract.servers import Server
 from outlast_sql import SqlDriver
 
 pytestmark = [pytest.mark.sql, pytest.mark.server]
-
-TASK = Scope("task", "t")
 
 MARIADB = {
     "sql_select_limit": 3,
@@ -43,38 +40,6 @@ POSTGRES = {
     "session_replication_role": "replica",
 }
 """The same of PostgreSQL."""
-
-
-async def use(driver: SqlDriver) -> None:
-    """Calls whose statements read or change many rows."""
-    entries = [Entry(f"{number}", b"%d" % number) for number in range(80)]
-    more = [Entry("new", b""), entries[60]]
-    await driver.append(TASK, "api", entries, fence=None)
-    assert await driver.append(TASK, "api", entries, fence=None) == entries
-    assert await driver.append(TASK, "api", more, fence=None) == [entries[60]]
-    await driver.append(TASK, "api", more[:1], fence=None, present=["0", "79"])
-    assert await driver.load(TASK, "api") == [*entries, more[0]]
-    assert await driver.load(TASK, "api", last=50) == [*entries[31:], more[0]]
-
-    tasks = [Scope("task", f"{'x' * 100} {number:02}") for number in range(10)]
-    for number, task in enumerate(tasks):
-        index = Index(parent="p", status=f"{number % 2}")
-        assert await driver.write(task, "state", b"", fence=None, index=index) == 1
-    for _ in range(2):
-        await asyncio.gather(
-            *(driver.append(task, "user", [Entry("'\\", b"\0\\")], fence=None) for task in tasks)
-        )
-    found = await driver.load(tasks[1], "user")
-    assert found == [Entry("'\\", b"\0\\")]
-    listed = await driver.scan("task", where=Where(parent="p"), after=None, limit=40)
-    assert [item.id for item in listed.items] == [task.id for task in tasks]
-    assert {item.value.data for item in listed.items} == {b""}
-    for task in tasks:
-        await driver.remove(task, fence=None)
-    page = await driver.sweep(older_than=0.0, limit=40, dry_run=False, after=None)
-    assert page.tombstones == len(tasks)
-    page = await driver.sweep(older_than=0.0, limit=40, dry_run=False, after=None)
-    assert page.tombstones == 0
 
 
 Lend = Callable[..., AsyncEngine]
@@ -119,7 +84,7 @@ async def test_a_setting_of_a_lent_session_of_mariadb_makes_no_difference(
         driver = SqlDriver.from_engine(engine, namespace=f"{namespace} {is_compound}")
         await driver.setup(create=True)
         driver._compound = is_compound  # type: ignore[attr-defined]
-        await use(driver)
+        await use_much(driver)
         await driver.aclose()
     assert await settings_of(engine, query) == before
 
@@ -137,7 +102,7 @@ async def test_settings_of_a_server_of_mariadb_make_no_difference(
     driver = SqlDriver.from_url(server.url, namespace="test")
     await driver.setup(create=True)
     driver._compound = is_compound  # type: ignore[attr-defined]
-    await use(driver)
+    await use_much(driver)
     await driver.aclose()
 
 
@@ -160,7 +125,7 @@ async def test_settings_of_a_database_of_postgresql_make_no_difference(
     ]
     for driver in drivers:
         await driver.setup(create=True)
-        await use(driver)
+        await use_much(driver)
         await driver.aclose()
 
 
@@ -185,7 +150,7 @@ async def test_a_lent_connection_of_psycopg_may_prepare_at_once_or_never(
     )
     driver = SqlDriver.from_engine(engine, namespace=namespace)
     await driver.setup(create=True)
-    await use(driver)
+    await use_much(driver)
     await driver.aclose()
 
 
@@ -203,5 +168,5 @@ async def test_what_an_application_registers_with_psycopg_makes_no_difference(
 
     driver = SqlDriver.from_engine(engine, namespace=namespace)
     await driver.setup(create=True)
-    await use(driver)
+    await use_much(driver)
     await driver.aclose()

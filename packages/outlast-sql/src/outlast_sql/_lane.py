@@ -192,24 +192,36 @@ async def _break_off(call: Call[Any], done: asyncio.Future[Any], seconds: float)
         await asyncio.wait([done], timeout=_INTERRUPT_AGAIN)
 
 
+_ATTRIBUTES: Final[Mapping[str, object]] = {
+    "isolation_level": None,
+    "row_factory": None,
+    "text_factory": str,
+}
+"""Of a connection in Python, as the statements need them."""
+
+
 def _configure(
     connection: sqlite3.Connection, settings: Mapping[str, object], db: Database
 ) -> tuple[str | None, Mapping[str, object]]:
-    before: dict[str, object] = {"isolation_level": connection.isolation_level}
-    connection.isolation_level = None
+    before: dict[str, object] = {}
+    for name, value in _ATTRIBUTES.items():
+        before[name] = getattr(connection, name)
+        setattr(connection, name, value)
     for name, value in settings.items():
-        (before[name],) = db.execute(f"PRAGMA {name}").fetchone()
-        db.execute(f"PRAGMA {name} = {value}")
+        found = db.execute(f"PRAGMA {name}").fetchone()
+        if found is not None:  # What is deprecated may have been left out of the library.
+            (before[name],) = found
+            db.execute(f"PRAGMA {name} = {value}")
     main = next(row for row in db.execute("PRAGMA database_list").fetchall() if row[1] == "main")
     return main[2] or None, before
 
 
 def _restore(connection: sqlite3.Connection, settings: Mapping[str, object], db: Database) -> None:
     for name, value in settings.items():
-        if name == "isolation_level":
-            connection.isolation_level = cast("Any", value)
-        else:
+        if name not in _ATTRIBUTES:
             db.execute(f"PRAGMA {name} = {value}")
+    for name in settings.keys() & _ATTRIBUTES.keys():
+        setattr(connection, name, settings[name])
 
 
 def _identity(path: str) -> tuple[int, int] | None:

@@ -39,6 +39,8 @@ _MAX_MESSAGE_BYTES: Final = 256 * 1024 * 1024
 
 _WRITER_SETTINGS: Final[Mapping[str, object]] = {
     "busy_timeout": 0,  # The lane waits by itself.
+    "count_changes": 0,  # On a lent connection it would be the answer of what changes rows.
+    "read_uncommitted": 0,
     "synchronous": 2,  # FULL: with NORMAL, the last commits would go with the power.
     "secure_delete": 1,  # Deleted conversations do not stay readable in free pages (C3).
 }
@@ -167,8 +169,17 @@ class SqliteDriver(SqlDriver):
                 f"the database {self._path!r} has tables of version {version}; this version of "
                 f"outlast-sql knows those up to {SCHEMA_VERSION}: upgrade it"
             )
+        await writer.read(self._check_journal)
         for lane in self._lanes:
             lane.watch_file()
+
+    def _check_journal(self, db: Database) -> None:
+        (mode,) = db.execute("PRAGMA journal_mode").fetchone()
+        if mode == "off" or (mode == "memory" and self._path is not None):
+            raise ConfigurationError(
+                f"the engine's connections have the journal mode {mode!r}, which does not undo "
+                "what a crash or an error broke off; set it to WAL"
+            )
 
     async def hazards(self) -> Sequence[str]:
         path = self._path
