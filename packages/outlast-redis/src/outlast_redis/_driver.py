@@ -48,6 +48,7 @@ from outlast_redis._answers import (
 from outlast_redis._keys import PARTS, Keys
 from outlast_redis._links import Link
 from outlast_redis._options import link_of_client, link_of_url
+from outlast_redis._permissions import open_namespace
 from outlast_redis._scripts import run
 
 ResultT = TypeVar("ResultT")
@@ -140,7 +141,7 @@ class RedisDriver(Driver):
         link = self._link = self._link or self._connect()
         servers = await _settings.settings_of(link)
         _settings.check(servers, link)
-        found = await run(link, _scripts.SETUP, [self._keys.format], [FORMAT if create else ""])
+        found = await open_namespace(link, self._keys, FORMAT if create else "")
         if found is None:
             raise ConfigurationError(
                 f"{link.place} is not set up for this namespace; run: outlast setup {self._url}"

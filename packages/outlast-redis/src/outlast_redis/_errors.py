@@ -50,6 +50,8 @@ _CODES: Final[dict[type[BaseException], str]] = {
 }
 """The code at the head of an answer, which redis-py cuts off where it has a class for it."""
 
+_PERMISSION = "this user may not run the command, or touch the key"
+_UNFIT = "it cannot do what this backend needs"
 _CREDENTIALS = "the server refuses these credentials; check user name and password of the URL"
 _ANSWERS: Final[tuple[tuple[str, type[OutlastError], str], ...]] = (
     ("LOADING", UnavailableError, "it is still loading its data; try again soon"),
@@ -64,20 +66,26 @@ _ANSWERS: Final[tuple[tuple[str, type[OutlastError], str], ...]] = (
     ("max number of clients", UnavailableError, "it accepts no more connections (maxclients)"),
     ("MOVED|ASK", ConfigurationError, "it is a node of a cluster; use {scheme}+cluster:// instead"),
     ("NOAUTH|WRONGPASS|invalid password|without any password", ConfigurationError, _CREDENTIALS),
-    ("NOPERM", ConfigurationError, "this user may not run the command, or touch the key"),
+    ("NOPERM", ConfigurationError, _PERMISSION),
     (
         "DB index is out of range|SELECT is not allowed|Invalid Database",
         ConfigurationError,
         "there is no such database; check the number at the end of the URL",
     ),
     (
-        "unknown command|cluster support disabled|Cluster mode is not enabled",
+        "unknown command|Invalid command|cluster support disabled|Cluster mode is not enabled",
         ConfigurationError,
-        "it cannot do what this backend needs",
+        _UNFIT,
     ),
     ("WRONGTYPE|CORRUPT", CorruptDataError, "what is stored under a key is not what belongs there"),
 )
 """Codes and texts of answers by which a server says that it did nothing, what they become, why."""
+
+_INSIDE: Final = (
+    (re.compile("ACL failure in script|The user executing the script"), _PERMISSION),
+    (re.compile(r"Unknown (?:Redis )?command called from"), _UNFIT),
+)
+"""Of a script that could not go on, and may have written: rules changed since the opening."""
 
 _PATTERNS: Final = tuple(
     (re.compile(rf"\b(?:{codes})\b"), kind, reason) for codes, kind, reason in _ANSWERS
@@ -96,6 +104,9 @@ def translate(
         scheme: Of URLs to such a server, without TLS.
     """
     text = describe(error)
+    for pattern, reason in _INSIDE:
+        if pattern.search(text):
+            return ConfigurationError(f"{place}: {reason} ({text})", applied=None)
     for pattern, kind, reason in _PATTERNS:
         if pattern.search(text):
             return kind(f"{place}: {reason.format(scheme=scheme)} ({text})")

@@ -28,6 +28,11 @@ class LogKeys(NamedTuple):
 class Keys:
     """The names of one namespace.
 
+    Attributes:
+        format: What marks the namespace as ours.
+        none: On the same slot, and never there.
+        patterns: All names, as rules of an ACL.
+
     A namespace and a bucket make the tag, the namespace percent-encoded: no id, which may hold
     braces, has a say in it. Ids stand at the end, as they are.
     """
@@ -36,6 +41,8 @@ class Keys:
         """Prepare the names of ``namespace``."""
         name = quote(namespace, safe="").encode()
         self.format = b"outlast:{%s}:format" % name
+        self.none = b"outlast:{%s}:none" % name
+        self.patterns = f"~outlast:{{{name.decode()}}}:* ~outlast:{{{name.decode()}.*"
         self._tags = [b"outlast:{%s.%02x}:" % (name, bucket) for bucket in range(BUCKETS)]
 
     def bucket(self, scope_id: str) -> int:

@@ -1,6 +1,7 @@
 """The Lua scripts: one step on the server each, sent by their hash (R8)."""
 
 import hashlib
+import re
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any, Final
@@ -17,7 +18,8 @@ class Script:
     def __init__(self, *names: str) -> None:
         """Read the text."""
         folder = files("outlast_redis") / "lua"
-        self._text = "".join((folder / f"{name}.lua").read_text("utf-8") for name in names)
+        body = "".join((folder / f"{name}.lua").read_text("utf-8") for name in names)
+        self._text = _guard(body) + body
         self._hash = hashlib.sha1(self._text.encode(), usedforsecurity=False).hexdigest()
 
     def by_hash(self, keys: Sequence[bytes], arguments: Sequence[bytes | str | int]) -> Command:
@@ -29,13 +31,35 @@ class Script:
         return ("EVAL", self._text, len(keys), *keys, *arguments)
 
 
+def commands_of(text: str) -> set[str]:
+    """The commands that a script may run."""
+    return set(re.findall(r"redis\.call\('([A-Z]+)'", text))
+
+
+def _guard(text: str) -> str:
+    """What stops a script at its beginning, if its user may not run it to its end.
+
+    Rules may change after the opening. Before Redis 7 a script cannot know them.
+    """
+    if "acl_check_cmd" in text:
+        return ""
+    listed = ", ".join(f"'{name}'" for name in sorted(commands_of(text)))
+    return (
+        f"for _, name in ipairs(redis.acl_check_cmd and {{{listed}}} or {{}}) do\n"
+        "  if not redis.acl_check_cmd(name, KEYS[1], KEYS[1]) then\n"
+        "    return redis.error_reply('NOPERM no permission to run ' .. name)\n"
+        "  end\n"
+        "end\n"
+    )
+
+
 SETUP: Final = Script("setup")
 READ: Final = Script("common", "read")
 CLAIM: Final = Script("common", "record", "claim")
 WRITE: Final = Script("common", "record", "write")
-APPEND: Final = Script("common", "record", "append")
-REPLACE: Final = Script("common", "record", "replace")
-STAGE: Final = Script("common", "stage")
+APPEND: Final = Script("common", "push", "record", "append")
+REPLACE: Final = Script("common", "push", "record", "replace")
+STAGE: Final = Script("common", "push", "stage")
 FLIP: Final = Script("common", "record", "flip")
 REMOVE: Final = Script("common", "record", "remove")
 MATCH: Final = Script("common", "match")
@@ -82,6 +106,7 @@ __all__ = [
     "WRITE",
     "Call",
     "Script",
+    "commands_of",
     "run",
     "run_all",
 ]

@@ -2,9 +2,13 @@
 -- nothing. Every key that it touches is in KEYS. Payloads and ids are opaque bytes.
 
 -- Microseconds since 1970 by this server's clock; frozen while a script runs.
+local now
 local function clock()
-  local time = redis.call('TIME')
-  return tonumber(time[1]) * 1000000 + tonumber(time[2])
+  if not now then
+    local time = redis.call('TIME')
+    now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+  end
+  return now
 end
 
 -- A number as decimal digits: exact up to 2^53, where tostring() would round and use exponents.
@@ -16,14 +20,6 @@ end
 local function id_of(entry)
   local high, low = string.byte(entry, 1, 2)
   return string.sub(entry, 3, 2 + high * 256 + low)
-end
-
--- Appends entries, ARGV[first] and following, to a log that holds `count` of them.
-local function push(list, ids, first, count)
-  for i = first, #ARGV do
-    redis.call('RPUSH', list, ARGV[i])
-    redis.call('HSET', ids, id_of(ARGV[i]), digits(count + i - first))
-  end
 end
 
 -- Where a scope is found by its parent. `member` is the kind ('t' or 'r') and the id.

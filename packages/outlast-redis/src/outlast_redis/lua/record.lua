@@ -17,9 +17,10 @@ if epoch == 0 then
   if not exists then version = floor end
 end
 
--- Nothing may fail once something is written; a key of another type would. For scripts that are
--- about to write to `index` or `empty`.
+-- Nothing may fail once something is written; a key of another type would, and TIME, if the user
+-- may not ask. For scripts that are about to write to `index` or `empty`.
 local function check_lists()
+  clock()
   redis.call('ZCARD', KEYS[2])
   redis.call('ZCARD', KEYS[3])
 end
