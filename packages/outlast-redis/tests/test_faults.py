@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
 from redis_proxy import Proxy
 from redis_support import ClosingBackend, Open, client_of
 
@@ -160,6 +160,27 @@ async def test_a_cancellation_is_neither_swallowed_nor_leaves_anything(
             await asyncio.wait([call])
             assert call.cancelled(), turns
         assert (await driver.read(TASK, "input")).data is None
+    await driver.aclose()
+    await pool.disconnect()
+
+
+@pytest.mark.parametrize("kind", [ConnectionPool, BlockingConnectionPool])
+@pytest.mark.parametrize("patience", [0.2, 60])
+async def test_a_pool_without_a_connection_left_is_told_so(
+    shared: Server, namespace: str, kind: type[ConnectionPool], patience: float
+) -> None:
+    """Host and TLS are not the matter, whoever loses patience first: the pool or the call."""
+    host, port = shared.addresses[0]
+    waiting: dict[str, Any] = {"timeout": patience} if kind is BlockingConnectionPool else {}
+    pool: Any = kind(host=host, port=port, max_connections=1, **waiting)
+    client = Redis(connection_pool=pool)
+    driver = RedisDriver.from_client(client, namespace=namespace, timeout=1)
+    await driver.setup(create=True)
+    async with client.client():  # It keeps one connection.
+        with pytest.raises(UnavailableError, match="in use; raise its max_connections") as caught:
+            await driver.read(TASK, "state")
+    assert "TLS" not in str(caught.value)
+    assert (await driver.read(TASK, "state")).data is None
     await driver.aclose()
     await pool.disconnect()
 

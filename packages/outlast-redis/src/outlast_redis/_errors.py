@@ -87,6 +87,9 @@ _INSIDE: Final = (
 )
 """Of a script that could not go on, and may have written: rules changed since the opening."""
 
+_IN_USE: Final = re.compile("Too many connections|No connection available|MaxConnectionsError")
+"""What pools of redis-py say that have no connection left; not all of its versions have a type."""
+
 _PATTERNS: Final = tuple(
     (re.compile(rf"\b(?:{codes})\b"), kind, reason) for codes, kind, reason in _ANSWERS
 )
@@ -114,6 +117,11 @@ def translate(
         return OutcomeUnknownError(f"{place} failed inside a command: {text}")
     if sent:
         return OutcomeUnknownError(f"{place} did not answer: {text}")
+    if _IN_USE.search(text):
+        return UnavailableError(
+            f"{place}: all connections of the client's pool are in use; raise its max_connections, "
+            f"or lend a client that nobody else uses ({text})"
+        )
     for cause in _chain(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             return ConfigurationError(f"{place}: its certificate is not trusted ({cause})")

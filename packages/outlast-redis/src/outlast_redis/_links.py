@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from redis.asyncio.connection import ConnectionPool
+from redis.exceptions import ConnectionError as ConnectionsInUseError
 from redis.exceptions import NoScriptError, ResponseError
 
 from outlast_redis._errors import RAISED, translate
@@ -86,8 +87,15 @@ class LentConnections:
 
     async def acquire(self) -> Connection:
         # The client's own attempts to connect may take longer than the call has.
-        async with asyncio.timeout(self._patience):
-            connection = await self._pool.get_connection(*self._purpose)
+        try:
+            async with asyncio.timeout(self._patience):
+                connection = await self._pool.get_connection(*self._purpose)
+        except TimeoutError as error:
+            # A pool that lets others wait for its connections would have let us for longer.
+            can_get = getattr(self._pool, "can_get_connection", None)
+            if can_get is not None and not can_get():
+                raise ConnectionsInUseError("No connection available.") from error
+            raise
         try:
             await freshen(connection, self._patience)
         except BaseException:
