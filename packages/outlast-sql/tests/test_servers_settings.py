@@ -106,6 +106,19 @@ async def test_settings_of_a_server_of_mariadb_make_no_difference(
     await driver.aclose()
 
 
+async def test_a_session_of_mariadb_whose_clock_stands_still_is_refused(
+    lend: Lend, namespace: str
+) -> None:
+    """Ages count by the server's clock (C5, C6)."""
+    engine = lend(
+        f"mysql+asyncmy://{server_of('mariadb').url.partition('://')[2]}",
+        connect_args={"init_command": "SET timestamp = 1000000000"},
+    )
+    driver = SqlDriver.from_engine(engine, namespace=namespace)
+    with pytest.raises(ConfigurationError, match="clock stands still"):
+        await driver.setup(create=True)
+
+
 LIBRARIES = ["asyncpg", "psycopg"]
 
 

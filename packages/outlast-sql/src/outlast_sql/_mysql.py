@@ -62,6 +62,9 @@ _TABLES: Final = """
 SELECT table_name, engine FROM information_schema.tables
 WHERE table_schema = DATABASE() AND table_name IN ({})
 """.format(", ".join(f"'{name}'" for name in metadata.tables))
+_VERSION: Final = "SELECT MAX(version), TIMESTAMPDIFF(SECOND, NOW(), SYSDATE()) FROM outlast_schema"
+_CLOCK_SECONDS: Final = 60
+"""By which the time of a session may differ from that of its server."""
 _LOCK: Final = "CONCAT('outlast:', MD5(DATABASE()))"
 _DIALECT: Final[Any] = mysql_dialect
 
@@ -162,7 +165,12 @@ class MysqlDriver(ServerDriver):
         found = {str(name): str(engine) for name, engine in await self._fetch(_TABLES)}
         if "outlast_schema" not in found:
             return None
-        ((version,),) = await self._fetch("SELECT MAX(version) FROM outlast_schema")
+        ((version, behind),) = await self._fetch(_VERSION)
+        if abs(behind) > _CLOCK_SECONDS:
+            raise ConfigurationError(
+                f"sessions of {self._place} have the variable timestamp set, so that their clock "
+                "stands still; set it to DEFAULT"
+            )
         if version is None:
             return None
         self._check_tables(found)
