@@ -22,6 +22,7 @@ MARIADB = {
     "sql_select_limit": 3,
     "sql_mode": "'ORACLE,EMPTY_STRING_IS_NULL'",
     "completion_type": 1,
+    "sql_buffer_result": 1,
     "sql_safe_updates": 1,
     "max_sort_length": 64,
     "max_join_size": 2,

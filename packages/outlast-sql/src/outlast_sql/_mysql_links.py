@@ -29,6 +29,7 @@ _SETTINGS: Final = {
     "completion_type": "0",  # A COMMIT ends the transaction, and nothing else.
     "max_sort_length": "1024",  # Ids are compared to their end.
     "sql_big_selects": "1",
+    "sql_buffer_result": "0",  # With it, MariaDB forgets the order of some results.
     "sql_mode": "'STRICT_ALL_TABLES'",
     "sql_safe_updates": "0",
     "sql_select_limit": "18446744073709551615",  # Less would cut what is read, without a word.
