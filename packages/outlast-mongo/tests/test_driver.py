@@ -326,7 +326,7 @@ async def test_a_sweep_raises_the_floor_before_it_removes(open_driver: Open, raw
     assert raw["outlast_head"].count_documents({}) == 0
     assert raw["outlast_floor"].count_documents({"epoch": 3}) >= 1
     for number in range(20):
-        assert (await driver.claim(Scope("task", f"t{number}"), claim_id(9))).epoch == 4
+        assert (await driver.claim(Scope("task", f"t{number}"), claim_id(9))).epoch > 3
 
 
 @pytest.mark.usefixtures("broken_connections")
@@ -351,7 +351,7 @@ async def test_a_floor_that_another_one_inserted_meanwhile_is_raised_all_the_sam
     assert (tombstones, struck["count"]) == (1, 2)
     with pymongo.MongoClient[dict[str, Any]](server.url) as client:
         assert client["outlast"]["outlast_floor"].count_documents({"epoch": 3}) == 1
-    assert (await driver.claim(scope, claim_id(9))).epoch == 4
+    assert (await driver.claim(scope, claim_id(9))).epoch > 3
     await driver.aclose()
 
 

@@ -71,7 +71,7 @@ async def test_golden_documents_are_read(url: str, raw: Raw) -> None:
         last = ApiMessage(id="last", role="user", content="")
         await backend.persistence.append_api_message("t/1", last, claim=claim)
         assert await backend.persistence.load_api_messages("t/1") == [*MESSAGES, last]
-        assert (await backend.persistence.claim_task("swept")).epoch == 2
+        assert (await backend.persistence.claim_task("swept")).epoch > 1
 
 
 async def test_documents_have_the_fields_of_their_format(url: str, raw: Raw) -> None:

@@ -271,7 +271,7 @@ async def test_nothing_of_a_deleted_task_is_left_after_a_sweep(
     assert await _swept(other, older_than=0) == (1, 0)
     left = [name for name in server.objects(prefix) if "outlast.json" not in name]
     assert [name.split("/")[-2] for name in left] == ["floor"]
-    assert (await driver.claim(TASK, claim_id(3))).epoch == owner.epoch + 1
+    assert (await driver.claim(TASK, claim_id(3))).epoch > owner.epoch
     assert await driver.load(TASK, "api") == []
 
 

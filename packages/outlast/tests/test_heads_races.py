@@ -533,7 +533,7 @@ async def test_a_swept_claim_that_meets_a_record_in_the_making_is_told_that_its_
         refusals.append(caught.value)
 
     driver.store.before = once("floor", write_late)
-    assert (await claim(driver, TASK)).epoch == epochs + 1
+    assert (await claim(driver, TASK)).epoch > epochs
     assert [error.reason for error in refusals] == ["no_record"]
 
 

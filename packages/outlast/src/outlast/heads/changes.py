@@ -17,7 +17,7 @@ from outlast.driver import (
 )
 from outlast.heads.caches import KnownIds
 from outlast.heads.encoding import value_piece
-from outlast.heads.layout import Head, Layout, Log, Register
+from outlast.heads.layout import ASKED, Head, Layout, Log, Register
 from outlast.heads.logs import (
     LogChange,
     find_entries,
@@ -35,7 +35,7 @@ async def value_of(store: ObjectStore, key: str, head: Head, name: str) -> Value
     register = head.register(name)
     data = await load_value(store, key, register)
     age = 0.0 if data is None else max(0.0, await store.now() - register.written_at)
-    return Value(data, register.version, age, head.fence, head.index.parent)
+    return Value(data, register.version, age, head.plain_fence, head.index.parent)
 
 
 async def claim_record(
@@ -51,25 +51,35 @@ async def claim_record(
     head = view.head
     key = key_of(head.scope)
     stored = view.stored
-    if (
-        stored is not None
-        and stored.claim_id == claim_id
-        and at_least is None
-        and view.is_new
-        and stored.epoch <= view.floor.epoch
-    ):
-        # This claim made the record, and the floor was raised meanwhile: it claims again.
-        stored = stored._replace(claim_id="")
-        if_epoch = None  # It was compared when the record was made.
-    fence = next_claim(stored, claim_id, at_least, view.floor.epoch, if_epoch)
+    is_unmarked = False
+    if view.is_new and stored is not None and stored.epoch and stored.claim_id == claim_id:
+        is_asked = head.fence.op == ASKED
+        if not is_asked and stored.epoch <= view.floor.epoch and stored.epoch != at_least:
+            # It made the record and was told no epoch, or the record would be marked by now. An
+            # earlier life may have had this one: it claims anew.
+            stored = stored._replace(claim_id="")
+            if_epoch = None  # It was compared when the record was made.
+        else:
+            is_unmarked = view.is_raised or not (is_asked or stored.epoch > view.floor.ceiling)
+    fence = next_claim(stored, claim_id, at_least, view.floor.ceiling, if_epoch)
+    is_held = fence == view.stored
+    if is_held:
+        fence = head.fence
+    elif at_least is not None:
+        fence = fence._replace(op=ASKED)
     index = head.index
     if parent is not None and head.register(PRIMARY[head.kind]).is_empty:
         index = index._replace(parent=parent)
-    if fence == view.stored and index == head.index:
+    if is_held and index == head.index and not is_unmarked:
         return Change(await value_of(store, key, head, PRIMARY[head.kind]))
-    changed_at = head.changed_at if fence == view.stored else await store.now()
     head = msgspec.structs.replace(
-        head, version=head.version + 1, changed_at=changed_at, fence=fence, index=index
+        head,
+        version=head.version + 1,
+        changed_at=head.changed_at if is_held else await store.now(),
+        # The next claim that does not ask for its epoch compares it with the floor.
+        is_new=head.is_new or (view.is_new and head.is_empty and fence.op == ASKED),
+        fence=fence,
+        index=index,
     )
     return Change(await value_of(store, key, head, PRIMARY[head.kind]), head)
 

@@ -67,7 +67,8 @@ class HeadDriver(Driver):
     its time, is ``new`` until its first claimed mutation, and who made it reads the floor once
     more; if that was raised meanwhile, the record is raised above it before anybody is told. Any
     other claim of a new record reads the floor behind the record, where it covers all that was
-    swept before.
+    swept before. The same claim, repeated, finds a floor above its epoch only if nobody was told
+    of that: a sweep marks the other new records as not new before it raises the floor above them.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -109,7 +110,7 @@ class HeadDriver(Driver):
                 if change.head is None or not change.is_created:
                     return change.result
                 floor = await store.floor(key_of(scope))
-                is_above = at_least is not None or change.head.fence.epoch > floor.epoch
+                is_above = at_least is not None or change.head.fence.epoch > floor.ceiling
                 if is_above and change.head.start > floor.version:
                     return change.result
 

@@ -45,11 +45,27 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         return self.task_inline_bytes if kind == "task" else self.run_inline_bytes
 
 
+ASKED = "asked"
+"""The ``op`` of a fence whose claim asked for its epoch (F9), until its first mutation."""
+
+
 class Floor(NamedTuple):
-    """No epoch and no version of a swept record was above these (C5)."""
+    """What was swept, and what is about to be (C5).
+
+    Attributes:
+        epoch: No epoch of a swept record was above it. It is raised only when all new records
+            below it whose claimers may have been told their epochs are marked as not new.
+        version: No version of a swept record was above it, nor will be any epoch of a record that
+            a sweep is about to remove.
+    """
 
     epoch: int = 0
     version: int = 0
+
+    @property
+    def ceiling(self) -> int:
+        """A new record whose epoch is above it will be marked before ``epoch`` reaches that."""
+        return max(self.epoch, self.version)
 
     def raised_to(self, other: "Floor") -> "Floor":
         """The floor that covers both."""
@@ -109,8 +125,9 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
         version: Grows with every write of the head; no two heads of one scope have the same.
         start: The version with which the record began, above the floor of that time.
         changed_at: When a mutation or a claim last changed it, by the store's clock.
-        is_new: The floor may have been raised above it while it was created; see `HeadDriver`.
-        fence: As `outlast.driver` defines it.
+        is_new: The floor may have been raised above it while it was created; see `HeadDriver`. With
+            a fence of `ASKED`, that matters to its versions, and to the epochs of other claims.
+        fence: As `outlast.driver` defines it, or with `ASKED`.
         index: The attributes by which scans filter.
         registers: Those that were ever written.
         logs: Those that were ever written.
@@ -150,6 +167,11 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
         return Scope(self.kind, self.id)
 
     @property
+    def plain_fence(self) -> StoredFence:
+        """The fence as `outlast.driver` defines it, without `ASKED`."""
+        return self.fence if self.fence.seq else self.fence._replace(op="")
+
+    @property
     def is_empty(self) -> bool:
         """Whether it holds no data: a tombstone, or only ever claimed."""
         return all(register.is_empty for register in self.registers.values()) and all(
@@ -187,4 +209,4 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
 _EMPTY_REGISTER = Register(0)
 _EMPTY_LOG = Log()
 
-__all__ = ["Floor", "Head", "Layout", "Log", "Ref", "Register"]
+__all__ = ["ASKED", "Floor", "Head", "Layout", "Log", "Ref", "Register"]

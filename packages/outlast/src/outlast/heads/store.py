@@ -166,7 +166,10 @@ class ObjectStore(abc.ABC):
 
     @abc.abstractmethod
     async def floor(self, key: str) -> Floor:
-        """The floor of the bucket of ``key``."""
+        """The floor of the bucket of ``key``.
+
+        Keys of one kind with the same first two digits are in the same bucket.
+        """
 
     async def guess_floor(self, key: str) -> Floor:
         """Any floor that the bucket of ``key`` had at some time, to begin a record with.

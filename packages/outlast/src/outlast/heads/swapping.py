@@ -41,12 +41,14 @@ class View(NamedTuple):
         head: The record, above the floor; a blank one if there is none.
         floor: The floor, read after the head; zero where the rule for claims does not need it.
         is_new: Whether the stored epoch may not be above the floor.
+        is_raised: Whether ``head`` had to be raised above the floor.
     """
 
     stored: StoredFence | None
     head: Head
     floor: Floor
     is_new: bool
+    is_raised: bool = False
 
 
 @dataclass(slots=True)
@@ -195,17 +197,12 @@ class Swapper:
     async def _explain(
         store: ObjectStore, key: str, head: Head, fence: Fence | None, error: OutlastError
     ) -> None:
-        """Say that the record is gone if a claimer is only about to raise its successor above it.
-
-        That looks like a store that lost a fence, which would be an alarm.
-        """
+        """Say that the record is gone if its successor is in the making."""
         if (
             fence is not None
-            and head.is_new
-            and head.fence.epoch
             and isinstance(error, FencedError)
             and error.reason == "lost"
-            and fence.epoch <= (await store.floor(key)).epoch
+            and await is_in_the_making(store, key, head, fence.epoch)
         ):
             raise FencedError("no_record") from None
 
@@ -260,14 +257,15 @@ class Swapper:
             floor = await store.guess_floor(key)
             return View(None, Head.blank(scope, floor), floor, is_new=True)
         if not (fence is None and (head.is_new or (is_claim and not head.fence.epoch))):
-            return View(head.fence, head, Floor(), is_new=False)
+            return View(head.plain_fence, head, Floor(), is_new=False)
         # Earlier records of the scope were swept before this one was made: this floor covers them.
         floor = await store.floor(key)
         return View(
-            head.fence,
+            head.plain_fence,
             msgspec.structs.replace(head.above(floor), is_new=False),
             floor,
             is_new=head.is_new,
+            is_raised=head.start <= floor.version,
         )
 
     async def _store_blank(self, store: ObjectStore, key: str, head: Head) -> _Snapshot | None:
@@ -312,6 +310,16 @@ class Swapper:
                 await store.delete_pieces(key, names)
 
 
+async def is_in_the_making(store: ObjectStore, key: str, head: Head, epoch: int) -> bool:
+    """Whether a claimer is only about to raise a record above ``epoch``, which was swept.
+
+    That looks like a store that lost a fence, which would be an alarm (F13).
+    """
+    if not head.is_new or not head.fence.epoch:
+        return False
+    return epoch <= (await store.floor(key)).epoch
+
+
 def missing_piece(store: ObjectStore, key: str, error: MissingPieceError) -> CorruptDataError:
     """The error for a piece that an unchanged head refers to (C4)."""
     return CorruptDataError(
@@ -319,4 +327,4 @@ def missing_piece(store: ObjectStore, key: str, error: MissingPieceError) -> Cor
     )
 
 
-__all__ = ["Change", "Decide", "Swapper", "View", "missing_piece"]
+__all__ = ["Change", "Decide", "Swapper", "View", "is_in_the_making", "missing_piece"]

@@ -1,8 +1,9 @@
 """Sweeping: tombstones, unreferenced pieces, and what the store itself left behind (C3 to C5)."""
 
+import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 
@@ -11,11 +12,19 @@ import msgspec
 from outlast.driver import ScopeKind, SweepPage
 from outlast.errors import ConfigurationError, CorruptDataError, UnsupportedVersionError
 from outlast.heads.encoding import encode_head
+from outlast.heads.layout import ASKED, Floor, Head
 from outlast.heads.logs import MissingPieceError, names_beneath
-from outlast.heads.store import Candidate, ObjectStore, head_at
+from outlast.heads.store import Candidate, ObjectStore, Stored, head_at
 
 _log = logging.getLogger("outlast")
-_KINDS: Mapping[str, ScopeKind] = {"task": "task", "run": "run"}
+_KINDS: Mapping[str, ScopeKind] = {
+    "announce task": "task",
+    "announce run": "run",
+    "mark task": "task",
+    "mark run": "run",
+    "task": "task",
+    "run": "run",
+}
 _STAGES = (*_KINDS, "piece", "temporary")
 _BATCH = 256
 """Heads or pieces that one call looks at."""
@@ -32,18 +41,35 @@ async def sweep(
 ) -> SweepPage:
     """One part of a sweep; see `outlast.driver.Driver.sweep`.
 
-    The parts, in this order: heads of tasks, heads of runs, pieces, temporary objects. ``after`` is
-    the stage and where it goes on, such as ``"piece|..."``.
+    The parts, in this order: epochs of tombstones are announced in the version of the floor; all
+    new records below are marked; the floor's epoch is raised and the tombstones are removed; then
+    pieces, and temporary objects. ``after`` is the stage, what was announced, and where it goes on,
+    such as ``"piece||..."``.
+
+    A claimer who made a record and finds its epoch above all that was announced stores nothing
+    further before it is told. If its claim is repeated when the floor has risen, that must not look
+    like a record that was made, above an earlier life of the same scope, by someone who was told
+    nothing (F1, F10). So the former are marked between announcement and rise. What is made
+    after the announcement is told of it, and does not wait for a mark.
     """
-    stage, _, position = (after or _STAGES[0]).partition("|")
+    stage, _, rest = (after or _first_stage(store, dry_run=dry_run)).partition("|")
     if stage not in _STAGES:
         raise ConfigurationError(f"a sweep cannot go on behind {after!r}")
+    noted, _, position = rest.partition("|")
+    announced: dict[str, int] = json.loads(noted) if noted else {}
     tombstones = debris = 0
     goes_on: str | None
     kind = _KINDS.get(stage)
     if kind is not None:
         keys = await store.list_empty(kind, position or None, _BATCH)
-        tombstones, last = await _sweep_heads(store, keys, older_than, limit, dry_run=dry_run)
+        look: _Look
+        if stage.startswith("announce"):
+            look = partial(_announce, store, announced)
+        elif stage.startswith("mark"):
+            look = partial(_mark, store)
+        else:
+            look = partial(_remove, store, announced, dry_run=dry_run)
+        tombstones, last = await _sweep_heads(store, keys, older_than, limit, look)
         goes_on = last if len(keys) == _BATCH or (keys and last != keys[-1]) else None
     elif stage == "piece":
         listing = await store.list_pieces(position or None, min(limit, _BATCH))
@@ -61,49 +87,118 @@ async def sweep(
         debris, goes_on = await store.sweep_temporary(
             older_than=older_than, dry_run=dry_run, after=position or None
         )
-    if goes_on is not None:
-        return SweepPage(tombstones, debris, f"{stage}|{goes_on}")
-    following = _STAGES.index(stage) + 1
-    return SweepPage(
-        tombstones, debris, f"{_STAGES[following]}|" if following < len(_STAGES) else None
-    )
+    if goes_on is None:
+        following = _STAGES.index(stage) + 1
+        if not announced and following == _STAGES.index("mark task"):
+            following = _STAGES.index("task")
+        if following == len(_STAGES):
+            return SweepPage(tombstones, debris, None)
+        stage, goes_on = _STAGES[following], ""
+    noted = json.dumps(announced) if announced else ""
+    return SweepPage(tombstones, debris, f"{stage}|{noted}|{goes_on}")
+
+
+def _first_stage(store: ObjectStore, *, dry_run: bool) -> str:
+    return "task" if dry_run or not store.can_delete else _STAGES[0]
+
+
+_Look = Callable[[str, float, float], Awaitable[bool]]
+"""Takes a key, the store's time, and the age from which a tombstone is removed; whether it was."""
 
 
 async def _sweep_heads(
-    store: ObjectStore, keys: Sequence[str], older_than: float, limit: int, *, dry_run: bool
+    store: ObjectStore, keys: Sequence[str], older_than: float, limit: int, look: _Look
 ) -> tuple[int, str | None]:
-    """Remove the tombstones among ``keys``; how many, and the last key that was looked at."""
+    """Look at heads; how many were removed, and the last key that was looked at."""
     removed = seen = 0
     now = await store.now()
     until = time.monotonic() + _SECONDS
     while seen < len(keys) and removed < limit and (not seen or time.monotonic() < until):
         some = keys[seen : seen + min(limit - removed, _AT_ONCE)]
-        sweeps = [
-            partial(_sweep_head, store, key, now, older_than, dry_run=dry_run) for key in some
-        ]
-        removed += sum(await store.gather(sweeps))
+        removed += sum(await store.gather([partial(look, key, now, older_than) for key in some]))
         seen += len(some)
     return removed, keys[seen - 1] if seen else None
 
 
-async def _sweep_head(
-    store: ObjectStore, key: str, now: float, older_than: float, *, dry_run: bool
+async def _announce(
+    store: ObjectStore, announced: dict[str, int], key: str, now: float, older_than: float
 ) -> bool:
+    """Raise the floor's version above a tombstone's epoch, if its epoch has to rise."""
     stored = await store.read(key)
-    if stored is None:
+    head = None if stored is None else _head_at(store, key, stored)
+    if head is None or not _is_removable(head, now, older_than):
         return False
-    try:
-        head = head_at(store, key, stored.data)
-    except (CorruptDataError, UnsupportedVersionError) as error:
-        _log.warning("a sweep left a record alone: %s", error)
+    epoch = head.fence.epoch
+    if epoch > (await store.guess_floor(key)).epoch and epoch > (await store.floor(key)).epoch:
+        await store.raise_floor(key, Floor(0, max(epoch, head.version)))
+        announced[_group(key)] = max(announced.get(_group(key), 0), epoch)
+    return False
+
+
+async def _mark(store: ObjectStore, key: str, now: float, older_than: float) -> bool:
+    """Mark a new record whose claimer may have been told its epoch."""
+    while True:
+        stored = await store.read_surely(key)
+        head = None if stored is None else _head_at(store, key, stored)
+        if stored is None or head is None or not head.is_new or not head.fence.epoch:
+            return False
+        if head.fence.op == ASKED or _is_removable(head, now, older_than):
+            return False  # That epoch needs no mark; a claim left alone for so long ends.
+        floor = await store.floor(key)
+        if head.fence.epoch <= floor.epoch:
+            return False  # Nobody was told of it, or it would be marked.
+        head = head.above(floor)
+        head = msgspec.structs.replace(head, version=head.version + 1, is_new=False)
+        if await store.swap(key, encode_head(head), head, stored.token) is not None:
+            return False
+
+
+async def _remove(
+    store: ObjectStore,
+    announced: Mapping[str, int],
+    key: str,
+    now: float,
+    older_than: float,
+    *,
+    dry_run: bool,
+) -> bool:
+    """Raise the floor's epoch above a tombstone's, as far as that was announced, and remove it."""
+    stored = await store.read(key)
+    head = None if stored is None else _head_at(store, key, stored, warn=True)
+    if stored is None or head is None or not store.can_delete:
         return False
-    is_old = _is_old(now - head.changed_at, older_than)
-    if not head.is_empty or not is_old or not store.can_delete:
+    if not _is_removable(head, now, older_than):
         return False
     if dry_run:
         return True
-    await store.raise_floor(key, head.floor())
+    epoch = announced.get(_group(key), 0)
+    if head.fence.epoch > epoch:
+        epoch = (await store.guess_floor(key)).epoch
+    if head.fence.epoch > epoch:
+        epoch = (await store.floor(key)).epoch
+    if head.fence.epoch > epoch:
+        return False  # It became a tombstone, or old enough, after the announcement.
+    await store.raise_floor(key, Floor(epoch, head.version))
     return await store.delete(key, stored.token)
+
+
+def _group(key: str) -> str:
+    """Keys of one group have one floor, see `ObjectStore.floor`."""
+    kind, _, digest = key.partition("/")
+    return f"{kind}/{digest[:2]}"
+
+
+def _head_at(store: ObjectStore, key: str, stored: Stored, *, warn: bool = False) -> Head | None:
+    try:
+        return head_at(store, key, stored.data)
+    except (CorruptDataError, UnsupportedVersionError) as error:
+        if warn:
+            _log.warning("a sweep left a record alone: %s", error)
+        return None
+
+
+def _is_removable(head: Head, now: float, older_than: float) -> bool:
+    return head.is_empty and _is_old(now - head.changed_at, older_than)
 
 
 def _is_old(age: float, older_than: float) -> bool:
