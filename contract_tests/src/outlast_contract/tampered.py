@@ -75,6 +75,10 @@ class TamperedDriver(Driver):
         found: Value = await self._call("read", lambda: self._inner.read(scope, register))
         return found
 
+    async def was_swept(self, scope: Scope, epoch: int) -> bool:
+        answer: bool = await self._call("read", lambda: self._inner.was_swept(scope, epoch))
+        return answer
+
     async def write(
         self,
         scope: Scope,

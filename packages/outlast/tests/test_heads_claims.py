@@ -1,15 +1,19 @@
 """One claim_id is one claim, whatever is swept or dies in between (F1, F10)."""
 
 import asyncio
+import logging
 import random
+from collections.abc import Awaitable, Callable
 
 import msgspec
 import pytest
-from file_kit import TASK, TINY, Claimed, sweep_all
+from file_kit import TASK, TINY, Claimed, claim, sweep_all
 from heads_kit import MemoryHeadDriver, MemoryObjects
 
+from outlast import TaskState
+from outlast.contracts import Claim, DriverBackend
 from outlast.driver import Scope
-from outlast.errors import OutlastError, UnavailableError
+from outlast.errors import FencedError, OutlastError, UnavailableError
 from outlast.heads import Floor, Head, key_of
 from outlast.heads.encoding import decode_head, encode_head
 
@@ -225,3 +229,41 @@ async def test_under_random_faults_a_claim_id_has_one_epoch_and_no_epoch_two(see
             tasks.create_task(live(scope, tasks))
         for _ in range(2):
             tasks.create_task(sweep())
+
+
+@pytest.mark.parametrize("name", ["check_claim", "save_task_state", "update_task_state", "delete"])
+async def test_every_call_of_a_swept_claim_says_that_its_record_is_gone(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also while a claimer raises a new record above the floor; no fence was lost (F13)."""
+    driver = MemoryHeadDriver(CACHED)
+    swept: Claimed | None = None
+    for _ in range(5):
+        swept = await claim(driver, TASK)
+    assert swept is not None
+    await sweep_all(driver)
+    owner = Claim(TASK, swept.epoch, swept.fence().claim_id)
+    async with DriverBackend(driver.sibling()) as backend:
+        tasks = backend.persistence
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "check_claim": lambda: tasks.check_claim(owner),
+            "save_task_state": lambda: tasks.save_task_state("t", TaskState(id="t"), claim=owner),
+            "update_task_state": lambda: tasks.update_task_state(
+                "t", {"retry_count": 1}, claim=owner
+            ),
+            "delete": lambda: tasks.delete_task("t", claim=owner),
+        }
+        refusals: list[FencedError] = []
+
+        async def meddle(called: str, key: str) -> None:
+            if called == "floor" and not refusals:
+                with pytest.raises(FencedError) as caught:
+                    await calls[name]()
+                refusals.append(caught.value)
+
+        claimer = driver.sibling()
+        claimer.store.before = meddle
+        with caplog.at_level(logging.ERROR, "outlast"):
+            assert (await claimer.claim(TASK, MINE)).epoch > owner.epoch
+    assert [error.reason for error in refusals] == ["no_record"]
+    assert not caplog.records

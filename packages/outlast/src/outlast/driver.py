@@ -388,6 +388,14 @@ class Driver(abc.ABC):
     async def read(self, scope: Scope, register: str) -> Value:
         """The register, with version and fence; ``Value()`` for a scope without a record (S5)."""
 
+    async def was_swept(self, scope: Scope, epoch: int) -> bool:
+        """Whether the record that had ``epoch`` was swept, although `read` may show one of a lower.
+
+        Asked only when a claim would be refused as ``lost``, which is then ``no_record`` (F13). A
+        driver overrides it whose claims make a record before they know the floor.
+        """
+        return False
+
     @abc.abstractmethod
     async def write(
         self,

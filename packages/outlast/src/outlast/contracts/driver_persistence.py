@@ -28,9 +28,7 @@ from outlast.driver import (
     Item,
     PreconditionFailedError,
     Scope,
-    Value,
     Where,
-    admit,
 )
 from outlast.errors import (
     ConflictError,
@@ -141,7 +139,8 @@ class DriverPersistence(PersistenceManager):
             while True:
                 value = await send.ask(partial(self._driver.read, scope, "state"))
                 if value.data is None:
-                    _check_owner(value, claim)
+                    # Said first (A8).
+                    await self._records.check_owner(scope, value, claim, send.ask)
                     raise TaskNotFoundError("the task has no state to update")
                 old = self._records.decode(value.data, TaskState)
                 state = msgspec.structs.replace(old, **changes)
@@ -289,7 +288,7 @@ class DriverPersistence(PersistenceManager):
 
         async def delete(send: Sender) -> None:
             value = await send.ask(partial(self._driver.read, scope, PRIMARY["task"]))
-            _check_owner(value, claim)
+            await self._records.check_owner(scope, value, claim, send.ask)
             await remove_runs(
                 self._records, "delete_task", task_id, task_epoch=newest, step=send.step
             )
@@ -425,11 +424,6 @@ def _check_count(value: object, argument: str) -> int | None:
             f"{argument} must be an int of at least 0 or None, not {shown(value)}"
         )
     return min(value, _MAX_COUNT)
-
-
-def _check_owner(value: Value, claim: Claim | None) -> None:
-    """Raise if a mutation through ``claim`` would be fenced anyway: that is said first (A8)."""
-    admit(value.fence, None if claim is None else claim.next_fence())
 
 
 def _matches(state: TaskState, where: Where) -> bool:

@@ -1,7 +1,7 @@
 """Records through a driver: encoded, sized, claimed, checked, listed; for both contracts."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TypeVar
@@ -22,12 +22,13 @@ from outlast.driver import (
     Where,
     admit,
 )
-from outlast.errors import CorruptDataError, PayloadTooLargeError
+from outlast.errors import CorruptDataError, FencedError, PayloadTooLargeError
 from outlast.models import Record
 from outlast.retry import backoff
 from outlast.values import check_instant
 
 RecordT = TypeVar("RecordT", bound=Record)
+Ask = Callable[[Callable[[], Awaitable[bool]]], Awaitable[bool]]
 
 _PAGE = 200
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -128,7 +129,22 @@ class Records:
         """Raise `FencedError` if a mutation through ``claim`` would be fenced now."""
         value = await self.read(operation, scope)
         with self.calls.describing(operation, scope.id):
-            admit(value.fence, claim.next_fence())
+            await self.check_owner(
+                scope, value, claim, partial(self.calls.read, operation, scope.id)
+            )
+
+    async def check_owner(self, scope: Scope, value: Value, claim: Claim | None, ask: Ask) -> None:
+        """Raise `FencedError` if a mutation through ``claim`` would be fenced, to judge by what was
+        read.
+        """
+        try:
+            admit(value.fence, None if claim is None else claim.next_fence())
+        except FencedError as error:
+            if claim is None or error.reason != "lost":
+                raise
+            if await ask(partial(self.driver.was_swept, scope, claim.epoch)):
+                raise FencedError("no_record") from None
+            raise
 
     async def scan(
         self,

@@ -45,7 +45,14 @@ from outlast.heads.logs import (
     refs_with,
 )
 from outlast.heads.store import ObjectStore, Stored, head_at, key_of
-from outlast.heads.swapping import Change, Decide, Swapper, View, missing_piece
+from outlast.heads.swapping import (
+    Change,
+    Decide,
+    Swapper,
+    View,
+    is_in_the_making,
+    missing_piece,
+)
 from outlast.heads.sweeping import sweep
 
 ResultT = TypeVar("ResultT")
@@ -122,6 +129,18 @@ class HeadDriver(Driver):
                 return await value_of(store, key_of(scope), head, register)
 
             return await _consistent(store, key_of(scope), scope, read) or Value()
+
+        return await self._run(operation)
+
+    async def was_swept(self, scope: Scope, epoch: int) -> bool:
+        async def operation(store: ObjectStore) -> bool:
+            key = key_of(scope)
+            stored = await store.read_surely(key)
+            if stored is None:
+                return True
+            head = decode_head(stored.data, scope, store.place(key))
+            # If it was raised since it was read, it was in the making.
+            return head.fence.epoch > epoch or await is_in_the_making(store, key, head, epoch)
 
         return await self._run(operation)
 
