@@ -2,6 +2,7 @@
 
 from broken_backends.kit import mutant
 from outlast.backends.memory import MemoryDriver
+from outlast.driver import StoredFence
 
 
 class _Sweeping(MemoryDriver):
@@ -44,3 +45,17 @@ class SweepTakesTheLastForTheHighest(_Sweeping):
 
     def lowest(self, before, swept):
         return max(before, swept[-1])
+
+
+@mutant("F10")
+class AClaimThatDidNotWriteMeetsTheFloor(MemoryDriver):
+    """A claim repeated before its first mutation hands out another epoch if the floor has risen."""
+
+    async def claim(self, scope, claim_id, *, at_least=None, if_epoch=None, parent=None):
+        record = self._find(scope)
+        fence = StoredFence() if record is None else record.fence
+        if fence.claim_id == claim_id and fence.epoch <= self._floor and not fence.seq:
+            record.fence = fence._replace(claim_id="")
+        return await super().claim(
+            scope, claim_id, at_least=at_least, if_epoch=if_epoch, parent=parent
+        )

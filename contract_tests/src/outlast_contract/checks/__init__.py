@@ -36,6 +36,7 @@ from outlast_contract.checks import (
     shortages,
     silence,
     sweeping,
+    taken_up,
     values,
 )
 
@@ -75,5 +76,6 @@ __all__ = [
     "shortages",
     "silence",
     "sweeping",
+    "taken_up",
     "values",
 ]

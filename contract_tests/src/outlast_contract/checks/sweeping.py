@@ -182,7 +182,7 @@ some of both must meet in one.
 """
 
 
-def _spread(label: str, count: int) -> list[Scope]:
+def spread(label: str, count: int) -> list[Scope]:
     """Tasks and runs with ids in the order of their numbers, of which not even a checksum has an
     order.
     """
@@ -199,7 +199,7 @@ async def a_sweep_of_low_epochs_leaves_high_ones_used(context: Context) -> None:
     which the last finds low ones only: whoever claims again gets an epoch that was never used.
     """
     client = await context.open()
-    high, low = _spread("high", _HIGH), _spread("low", _LOW)
+    high, low = spread("high", _HIGH), spread("low", _LOW)
     limit = asyncio.Semaphore(16)
 
     async def hand_out(scope: Scope, at_least: int | None) -> outlast.Claim:
