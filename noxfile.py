@@ -142,6 +142,7 @@ def faults(session: nox.Session) -> None:
     # With releases of a client that are known to break, too; and streams cut after any byte.
     suites.append("contract_tests/tests/test_known_faults.py")
     suites.append("packages/outlast/tests/test_provider_recordings.py")
+    suites.append("packages/outlast/tests/test_run_turn_processes.py")
     pytest(session, "--timeout=600", *suites, OUTLAST_CONTRACT_THOROUGH="1")
 
 

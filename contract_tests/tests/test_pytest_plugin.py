@@ -71,6 +71,12 @@ class TestChanged(contract_suite(MUTANTS["LastZeroIsAll"].harness)):
 """
 
 
+@pytest.fixture(autouse=True)
+def all_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever this run itself takes of each check."""
+    monkeypatch.delenv("OUTLAST_CONTRACT_CASES", raising=False)
+
+
 def project(folder: Path, text: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run pytest in a folder of its own, without this project's settings."""
     (folder / "test_project.py").write_text(text)

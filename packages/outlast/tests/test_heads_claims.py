@@ -1,6 +1,8 @@
 """One claim_id is one claim, whatever is swept or dies in between (F1, F10)."""
 
 import asyncio
+import functools
+import itertools
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -24,11 +26,13 @@ OLD = 100.0
 MINE, THEIRS = "a" * 32, "b" * 32
 
 
+@functools.cache
 def _neighbours(count: int) -> list[Scope]:
     """Tasks below one floor with `TASK`."""
-    scopes = (Scope("task", f"other {number}") for number in range(100_000))
+    scopes = (Scope("task", f"other {number}") for number in itertools.count())
     bucket = key_of(TASK)[:7]
-    return [scope for scope in scopes if key_of(scope)[:7] == bucket][:count]
+    found = (scope for scope in scopes if key_of(scope)[:7] == bucket)
+    return list(itertools.islice(found, count))
 
 
 async def _raise_floor(driver: MemoryHeadDriver, epoch: int, scope: Scope | None = None) -> None:

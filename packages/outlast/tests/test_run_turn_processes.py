@@ -29,6 +29,14 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"file://{tmp_path / 'agent'}"
 
 
+on_every_store = pytest.mark.parametrize(
+    "url",
+    ["file", pytest.param("sqlite", marks=[pytest.mark.sqlite, pytest.mark.long])],
+    indirect=True,
+)
+"""In short runs on one: a process starts in half a second, and with SQLAlchemy in one."""
+
+
 @pytest.fixture
 def started() -> Iterator[list[subprocess.Popen[str]]]:
     """Processes that are ended with the test, whatever state they are in."""
@@ -73,31 +81,29 @@ async def check(url: str, result: dict[str, Any]) -> None:
         assert await backend.checkpoints.get("r") is None
 
 
-@pytest.mark.parametrize(
-    ("after", "kind"),
-    [
-        (0, "R4"),
-        pytest.param(1, "R1", marks=pytest.mark.slow),
-        pytest.param(2, "R1", marks=pytest.mark.slow),
-        (3, "R1"),
-        pytest.param(4, "R1", marks=pytest.mark.slow),
-        pytest.param(5, "R1", marks=pytest.mark.slow),
-        pytest.param(6, "R3", marks=pytest.mark.slow),
-        (7, "R3"),
-        pytest.param(8, "R3", marks=pytest.mark.slow),
-        (9, "R2"),
-    ],
-)
-async def test_a_killed_process_is_resumed_by_a_new_one(url: str, after: int, kind: str) -> None:
-    """Killed after any event, with its checkpoint up to date: the plan follows from what was
-    saved.
-    """
+async def resume_after(url: str, after: int, kind: str) -> None:
     assert len(EVENTS) == 10
     kill_in_turn(url, after)
     result = finish(url)
     await check(url, result)
     assert result["recoveries"] == [kind]
     assert len(result["prefixes"]) == (0 if kind == "R2" else 1)
+
+
+@pytest.mark.parametrize(("after", "kind"), [(0, "R4"), (3, "R1"), (7, "R3"), (9, "R2")])
+async def test_a_killed_process_is_resumed_by_a_new_one(url: str, after: int, kind: str) -> None:
+    """Killed with its checkpoint up to date: the plan follows from what was saved."""
+    await resume_after(url, after, kind)
+
+
+@pytest.mark.slow
+@on_every_store
+@pytest.mark.parametrize(
+    ("after", "kind"), [(1, "R1"), (2, "R1"), (4, "R1"), (5, "R1"), (6, "R3"), (8, "R3")]
+)
+async def test_a_process_killed_after_any_event_is_resumed(url: str, after: int, kind: str) -> None:
+    """The events between those of the test above."""
+    await resume_after(url, after, kind)
 
 
 @pytest.mark.parametrize("after", [2, 8])
@@ -108,6 +114,7 @@ async def test_a_process_that_is_killed_before_it_saved_is_resumed(url: str, aft
 
 
 @pytest.mark.slow
+@on_every_store
 @pytest.mark.parametrize("deaths", [(1, 1), (2, 6), (6, 3), (1, 2, 1), (3, 1, 4)], ids=str)
 async def test_a_turn_outlives_several_processes(url: str, deaths: tuple[int, ...]) -> None:
     """Prefix and continuation stay one message, however often the process dies."""
