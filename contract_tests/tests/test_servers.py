@@ -90,36 +90,32 @@ def is_up(server: Server, node: int = 0) -> bool:
         return False
 
 
-def test_a_server_serves_until_it_is_closed(server: Server) -> None:
-    """Ready when start_server() returns; closing ends every process, twice is fine."""
+def test_a_server_is_stopped_and_killed_and_serves_again_until_it_is_closed(
+    server: Server,
+) -> None:
+    """Ready when start_server() and restart() return, at the same port; SIGSTOP and SIGCONT leave
+    the process, SIGKILL takes effect before kill() returns; closing ends every process, twice is
+    fine.
+    """
+    assert all(is_up(server, node) for node in range(len(server.addresses)))
+    first = server.pid()
+    server.stop()
+    assert not is_up(server)
+    server.cont()
+    wait_until(lambda: is_up(server), "it answers again")
+    assert server.pid() == first
+    server.kill()
+    assert server.pid() is None
+    assert not is_up(server)
+    server.restart()
+    assert server.pid() not in (None, first)
+    assert is_up(server)
     pids = [server.pid(node) for node in range(len(server.addresses))]
-    assert all(is_up(server, node) for node in range(len(pids)))
     server.close()
     server.close()
     assert not any(map(is_alive, pids))
     with pytest.raises(ServerError, match="closed"):
         server.kill()
-
-
-def test_a_killed_server_comes_back_on_its_port(server: Server) -> None:
-    """SIGKILL takes effect before kill() returns; restart() returns when it serves again."""
-    before = server.pid()
-    server.kill()
-    assert server.pid() is None
-    assert not is_up(server)
-    server.restart()
-    assert server.pid() not in (None, before)
-    assert is_up(server)
-
-
-def test_a_stopped_server_answers_after_it_goes_on(server: Server) -> None:
-    """SIGSTOP and SIGCONT leave the process."""
-    before = server.pid()
-    server.stop()
-    assert not is_up(server)
-    server.cont()
-    wait_until(lambda: is_up(server), "it answers again")
-    assert server.pid() == before
 
 
 def redis_data(server: Server, value: str | None) -> str:

@@ -10,4 +10,9 @@ pytestmark = [pytest.mark.sql, pytest.mark.server]
 if Settings.from_environment().thorough:  # Thousands of tests, which take long to collect, too.
     TestMariadb = contract_suite(MariadbHarness)
 else:
-    TestMariadb = contract_suite(MariadbHarness, lacks=["http", "server faults"])
+    # What is long is tried on PostgreSQL, by the same statements but for their dialect.
+    TestMariadb = contract_suite(
+        MariadbHarness,
+        settings=Settings.from_environment().shortened(),
+        lacks=["http", "server faults"],
+    )
