@@ -111,7 +111,7 @@ if Settings.from_environment().thorough:  # Thousands of tests, which take long 
     TestPyMongo = contract_suite(PyMongoHarness)
     TestMotor = contract_suite(MotorHarness, xfail=KNOWN)
 else:
-    # Ten thousand requests of one check cost a client in pure Python a good part of a minute.
+    # What takes thousands of requests takes a client in pure Python many seconds.
     LESS = Settings.from_environment().shortened()
     TestPyMongo = contract_suite(
         PyMongoHarness, settings=LESS, lacks=["http", "secret", "server faults"]
