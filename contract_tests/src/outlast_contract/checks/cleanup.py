@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import hashlib
+import secrets
 import urllib.parse
 from collections.abc import Iterable
 from datetime import timedelta
@@ -324,7 +325,8 @@ async def nothing_stays_behind(context: Context) -> None:
     """
     client = await context.open()
     tasks = client.persistence
-    marks = [f"trace{context.rng.getrandbits(64):016x}{part}" for part in "abcdefgh"]
+    # Another run with the same seed may be under way on the same server.
+    marks = [f"trace{secrets.token_hex(8)}{part}" for part in "abcdefgh"]
     task_id, run_id, owned_run, text, moved, empty, parent, dropped = marks
     owner = await tasks.claim_task(task_id)
     await fill(client, Scope("task", task_id), text, owner)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import re
+import secrets
 import signal
 from collections.abc import Sequence
 from datetime import timedelta
@@ -226,7 +227,8 @@ async def killed_writers_leave_whole_values(context: Context) -> None:
     if "process" not in client.capabilities.data_survives:
         raise NotRun("the backend declares that its data do not survive the end of a process")
     context.note("crashes of a server and failovers need Harness.restart", clause="D1")
-    stem = f"mark{context.rng.getrandbits(64):016x}"
+    # Another run with the same seed may be under way on the same server.
+    stem = f"mark{secrets.token_hex(8)}"
     task, run = Scope("task", context.new_id("task")), Scope("run", context.new_id("run"))
     images = {task: Image(), run: Image()}
     owner = await claim(client, task)
