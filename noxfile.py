@@ -119,7 +119,7 @@ def tests(session: nox.Session) -> None:
     """
     install_all(session, "./contract_tests[servers]", *TEST_TOOLS)
     # On two processors, since a good part of the time is spent in waiting.
-    pytest(session, "-m", "not long and not containers", *TESTS, processes=4, **FEWER)
+    pytest(session, "-m", "not long and not containers", *TESTS, processes=5, **FEWER)
 
 
 @nox.session
