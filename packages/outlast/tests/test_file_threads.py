@@ -3,13 +3,16 @@
 import asyncio
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from inspect import CORO_CLOSED, getcoroutinestate
 from pathlib import Path
+from typing import Any
 
 import pytest
 from file_kit import TASK, claim, entries, files_below, ids_of, wait_until
 
 from outlast.backends._fs import FileSystem, Identity
+from outlast.backends._threads import Ticket, Workers
 from outlast.backends.file import FileDriver
 from outlast.driver import Scope
 from outlast.errors import ClosedError, OutcomeUnknownError, UnavailableError
@@ -291,6 +294,35 @@ def test_a_driver_whose_loop_ended_amid_calls_is_closed_in_another(tmp_path: Pat
 
     asyncio.run(use())
     asyncio.run(asyncio.wait_for(driver.aclose(), 5))
+
+
+def test_what_was_cancelled_is_ended_though_its_loop_does_not_go_on() -> None:
+    """Else Python warns of a coroutine that was never awaited, whenever it finds it."""
+    workers = Workers(10.0, "outlast-file")
+    reached, released = threading.Event(), threading.Event()
+    operations: list[Coroutine[Any, Any, None]] = []
+
+    async def hang() -> None:
+        reached.set()
+        assert released.wait(30)
+
+    def start(ticket: Ticket) -> Coroutine[Any, Any, None]:
+        operations.append(hang())
+        return operations[-1]
+
+    async def begin() -> None:
+        calls = [asyncio.ensure_future(workers.run(start)) for _ in range(20)]
+        await wait_until(reached.is_set)
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(calls)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(begin())
+    released.set()
+    asyncio.run(wait_until(lambda: {*map(getcoroutinestate, operations)} == {CORO_CLOSED}))
+    loop.close()
+    asyncio.run(workers.aclose())
 
 
 def test_a_driver_works_in_a_second_loop(tmp_path: Path) -> None:

@@ -216,7 +216,10 @@ class _Step:
 
     def work(self) -> None:
         """Run it, in a worker thread."""
-        if not self.future.cancelled():
+        if self.future.cancelled():
+            # Here: a loop that ends by then would not come to do it.
+            self._operation.close()
+        else:
             try:
                 self.outcome = self._operation.send(None)
             except StopIteration as end:
@@ -247,7 +250,7 @@ class _Step:
         self.is_ended = True
         self._steps.discard(self)
         if self.future.cancelled():
-            self._operation.close()
+            self._operation.close()  # It may have begun before.
         elif self._error is not None:
             self.future.set_exception(self._error)
         else:
