@@ -22,7 +22,7 @@ from s3_support import (
 import outlast
 from outlast import StreamCheckpoint
 from outlast.driver import Entry, Index, Scope, Where
-from outlast.errors import CorruptDataError
+from outlast.errors import CorruptDataError, UnavailableError
 from outlast.heads import key_of, moment
 from outlast_s3 import S3Driver
 from outlast_s3._store import PROBE_SECONDS, S3Store
@@ -126,8 +126,9 @@ async def test_a_listing_of_several_pages_is_complete(
             head = re.sub(rb"(?i)content-length: \d+", b"Content-Length: %d" % len(body), head)
         return head + b"\r\n\r\n" + body
 
-    proxy.always(lambda request: "list-type=2" in request.path, short)
     driver = await open_driver(proxy.port)
+    proxy.requests.clear()
+    proxy.always(lambda request: "list-type=2" in request.path, short)
     expected = sorted(f"t{number}" for number in range(20))
     for name in expected:
         await driver.write(Scope("task", name), "state", b"x", fence=None)
@@ -143,6 +144,23 @@ async def test_a_listing_of_several_pages_is_complete(
     listings = [line for line in proxy.requests if "list-type=2" in line]
     assert len(listings) == 7  # Of three names each, and none behind the last.
     assert any("continuation-token" in line for line in listings) == has_tokens
+
+
+async def test_a_listing_that_is_cut_short_before_its_first_name_is_an_error(
+    open_driver: Open, proxy: HttpProxy
+) -> None:
+    """E6: at once; it would be asked for again and again."""
+
+    async def cut(request: Request, forward: Forward) -> bytes | None:
+        body = b"<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>"
+        return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+
+    driver = await open_driver(proxy.port)
+    proxy.requests.clear()
+    proxy.always(lambda request: "list-type=2" in request.path, cut)
+    with pytest.raises(UnavailableError, match="cut a listing short"):
+        await driver.scan("task", where=Where(), after=None, limit=7)
+    assert len([line for line in proxy.requests if "list-type=2" in line]) == 1
 
 
 async def test_a_listing_reads_only_what_changed_since_it_was_seen(

@@ -312,6 +312,16 @@ async def test_a_bucket_that_keeps_or_loses_data_is_reported(
         assert len(caplog.records) == (1 if hazard == "versioning" else 0)
 
 
+async def test_a_user_who_may_not_list_is_refused(
+    server: Store, open_driver: Open, proxy: HttpProxy, prefix: str
+) -> None:
+    """Not only by the first sweep; and nothing of the trial stays there."""
+    proxy.always(lambda request: "list-type=2" in request.path, answering(403, "AccessDenied"))
+    with pytest.raises(ConfigurationError, match="get, put, delete and list"):
+        await open_driver(proxy.port)
+    assert server.objects(prefix) == {}
+
+
 async def test_settings_that_may_not_be_seen_are_no_hazard(
     open_driver: Open, proxy: HttpProxy
 ) -> None:

@@ -122,6 +122,8 @@ class _Probe:
             await self._clean_up(self._raced)
 
     async def _run(self) -> bool:
+        # Without the permission, sweeps and lists of tasks would be refused later on.
+        await self._send("list_objects_v2", Prefix=self._name, MaxKeys=1)
         try:
             first = await self._put(self._name, b"1", IfNoneMatch="*")
             second = None if first is None else await self._put(self._name, b"2", IfMatch=first)

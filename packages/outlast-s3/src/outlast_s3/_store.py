@@ -286,14 +286,20 @@ class S3Store(ObjectStore):
             page = await self._send("list_objects_v2", Prefix=folder, MaxKeys=wanted, **more)
             if page is None:
                 break
-            entries += page.fields.get("Contents", ())
+            found = page.fields.get("Contents", ())
+            entries += found
             if not page.fields.get("IsTruncated"):
                 break
             token = page.fields.get("NextContinuationToken")
             if token is not None:
                 more = {"ContinuationToken": token}
-            elif entries:  # No store should leave it out; where one does, the rest is not lost.
-                more = {"StartAfter": str(entries[-1]["Key"])}
+            elif found:  # No store should leave it out; where one does, the rest is not lost.
+                more = {"StartAfter": str(found[-1]["Key"])}
+            else:
+                raise UnavailableError(
+                    f"{self._place.bucket.described} cut a listing short without saying where it "
+                    "goes on; check what stands between this process and the store"
+                )
         return entries
 
     async def _delete(self, names: Sequence[str]) -> None:
