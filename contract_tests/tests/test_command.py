@@ -99,6 +99,18 @@ def test_bad_arguments_end_with_2(
     assert "usage: outlast-contract" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("before", [(), ("--kills",)], ids=["stray", "value"])
+def test_no_complaint_about_arguments_shows_a_password(
+    before: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """E4: what is quoted may be the URL, in the wrong place."""
+    with pytest.raises(SystemExit):
+        run("memory://", *before, "redis://user:geheim@host")
+    shown = capsys.readouterr().err
+    assert "redis://user:***@host" in shown
+    assert "geheim" not in shown
+
+
 @pytest.mark.parametrize(
     "url",
     ["nosuch://user:geheim@host/x", "memory", "file://relative", "memory://user:geheim@x"],

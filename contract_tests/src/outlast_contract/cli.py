@@ -6,10 +6,11 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 from outlast.driver import NotWrittenError
 from outlast.errors import OutlastError
+from outlast.url import redact
 from outlast_contract import __version__
 from outlast_contract._interrupts import run_in_own_loop
 from outlast_contract.clauses import CLAUSES
@@ -27,9 +28,16 @@ _COLOURS = {"verified": "32", "failed": "1;31", "not run": "33", "head": "1"}
 _MARKS = {"passed": "pass", "failed": "FAIL", "not run": "NOT RUN"}
 
 
+class _Parser(argparse.ArgumentParser):
+    """Complaints about arguments quote them, and one of them may be a URL (E4)."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(redact(message))
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The command's arguments."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="outlast-contract",
         description="Hold a storage backend of outlast to its contract, clause by clause. It "
         "writes to random namespaces of its own in the store, and removes them; what a store of "

@@ -185,6 +185,22 @@ def test_no_message_shows_a_password() -> None:
     assert reachable.exit_code == 0
 
 
+URL = "redis://user:open-sesame@host"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("demo", URL), ("ping", URL, URL), (URL,)],
+    ids=["stray", "second", "command"],
+)
+def test_no_complaint_about_arguments_shows_a_password(arguments: tuple[str, ...]) -> None:
+    """E4: what is quoted may be the URL, in the wrong place."""
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert "***" in result.stderr
+    assert "sesame" not in result.output
+
+
 def size_of(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 

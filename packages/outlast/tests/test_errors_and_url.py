@@ -76,6 +76,9 @@ def test_an_error_keeps_its_attributes_through_pickle_and_copy() -> None:
         ("a_b://u:secret@host", "***@host"),
         ("pg:u:secret@h pg://u:secret@h/db", "pg:***@h pg://u:***@h/db"),
         ('no answer of "http://u:secret@host/"', 'no answer of "http://u:***@host/"'),
+        ("no: x://u:secret@h/0 y://:secret@h z://h", "no: x://u:***@h/0 y://:***@h z://h"),
+        ("x://:a secret y://secret@h", "x://:***@h"),
+        ("no: x://h y://:secret@h", "no: x://h y:***@h"),
         ("", ""),
     ],
 )

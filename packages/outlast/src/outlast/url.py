@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -129,9 +130,18 @@ def parse_url(url: str, *, options: Iterable[str] = ()) -> StoreURL:
 def redact(url: str) -> str:
     """``url`` without its password and without query values whose name suggests a secret.
 
-    A text that holds a URL may be given, too. What has ``@``, and no ``://`` where a URL has it, is
+    A text that holds URLs may be given, too. What has ``@``, and no ``://`` where a URL has it, is
     hidden up to the ``@``: it may be a URL that was written wrongly.
     """
+    ends = [0]
+    for found in _START.finditer(url):
+        if "@" in url[ends[-1] : found.start()]:  # Else all may be one, with a strange password.
+            ends.append(found.start())
+    return "".join(_redacted(url[start:end]) for start, end in pairwise([*ends, len(url)]))
+
+
+def _redacted(url: str) -> str:
+    """The same of a text with one URL."""
     found = _START.search(url)
     before, url = (url[: found.start()], url[found.start() :]) if found else (url, "")
     if "@" in before:

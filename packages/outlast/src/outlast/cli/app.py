@@ -14,14 +14,31 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperGroup
 
 import outlast
 from outlast.url import redact
 
 ResultT = TypeVar("ResultT")
 
+_UsageError: Any = typer.BadParameter.__base__
+"""Of click, or of the copy of it that newer versions of typer have."""
+
+
+class _Commands(TyperGroup):
+    """Complaints about arguments quote them, and one of them may be a URL (E4)."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except _UsageError as error:
+            error.message = redact(error.message)
+            raise
+
+
 app: typer.Typer = typer.Typer(
     name="outlast",
+    cls=_Commands,
     help="Storage with which LLM agents outlast their process.",
     no_args_is_help=True,
     add_completion=False,
