@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,7 +13,7 @@ import pytest
 import outlast
 from outlast.contracts import DriverBackend
 from outlast_contract.engine import Settings, run_check, select_checks
-from outlast_contract.servers import ServerUnavailable, shared_server
+from outlast_contract.servers import Server, ServerUnavailable, shared_server, start_server
 from outlast_contract.stores import harness_for
 
 Copy = Callable[[bytes], Awaitable[object]]
@@ -142,15 +142,26 @@ def copying(backend: outlast.Backend, copy: Copy) -> outlast.Backend:
     return backend
 
 
-@pytest.mark.server
-@pytest.mark.parametrize("where", PLACES)
-async def test_copies_outside_of_the_namespace_are_found(where: str) -> None:
-    """C3: what stays of a task stays somewhere, not only where the adapter looks."""
-    kind, place = PLACES[where]
+@pytest.fixture
+def server(where: str) -> Iterator[Server]:
+    """One of its own for S3, where whatever others stored would be read, too."""
+    kind, _ = PLACES[where]
     try:
-        server = shared_server(kind)
+        with (
+            start_server(kind)
+            if kind == "s3"
+            else contextlib.nullcontext(shared_server(kind)) as found
+        ):
+            yield found
     except ServerUnavailable as error:
         pytest.skip(f"NOT RUN: {error.reason}")
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("where", PLACES)
+async def test_copies_outside_of_the_namespace_are_found(where: str, server: Server) -> None:
+    """C3: what stays of a task stays somewhere, not only where the adapter looks."""
+    kind, place = PLACES[where]
     url = f"{server.url}/prefix" if kind == "s3" else server.url
     harness: Any = harness_for(url, **server.options)()
     make = harness.open_with
