@@ -37,14 +37,16 @@ async def setup(driver: SqlDriver) -> None:
     say("done")
 
 
-async def append(driver: SqlDriver, name: str, count: str) -> None:
-    """Append one by one to a log that others append to as well."""
+async def append(driver: SqlDriver, name: str, rounds: str) -> None:
+    """Append one by one to a log that others append to as well, ten entries in each round."""
     await driver.setup(create=True)
     say("ready")
-    hear()
-    for number in range(int(count)):
-        assert await driver.append(TASK, "api", [Entry(f"{name}.{number}", b"x")], fence=None) == []
-    say("done")
+    for turn in range(int(rounds)):
+        hear()
+        for number in range(10 * turn, 10 * turn + 10):
+            entry = Entry(f"{name}.{number}", b"x")
+            assert await driver.append(TASK, "api", [entry], fence=None) == []
+        say("done")
 
 
 async def churn(driver: SqlDriver) -> None:

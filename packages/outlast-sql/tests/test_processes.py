@@ -6,16 +6,16 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sql_support import Open, Raw, wait_until
+from sql_support import Open, Raw, in_a_hurry, wait_until
 
 from outlast.driver import Entry, Scope
 from outlast.errors import UnavailableError
+from outlast_contract.stopwatch import Stopwatch
 
 pytestmark = [pytest.mark.sql, pytest.mark.sqlite]
 
@@ -35,6 +35,10 @@ class Process:
     def hear(self) -> str:
         assert self._output is not None
         return self._output.readline().strip()
+
+    def wait_for_lines(self, count: int) -> None:
+        """Of one that talks into a file."""
+        wait_until(lambda: self.said.read_bytes().count(b"\n") >= count)
 
     def say(self) -> None:
         assert self._input is not None
@@ -117,21 +121,22 @@ async def test_sixteen_processes_set_up_at_once(nursery: Nursery, path: Path) ->
 async def test_two_processes_append_200_times_each(nursery: Nursery, open_driver: Open) -> None:
     """A1, A3, A5: no error, no loss, no doubling, and loads meanwhile are prefixes."""
     driver = await open_driver()
-    workers = [nursery.start("append", name, 200) for name in "ab"]
+    workers = [nursery.start("append", name, 20) for name in "ab"]
     assert [worker.hear() for worker in workers] == ["ready"] * 2
-    for worker in workers:
-        worker.say()
     loads: list[list[str]] = [[]]
-    while any(worker.is_alive for worker in workers):
-        loads.append([entry.id for entry in await driver.load(TASK, "api")])
-        assert loads[-1][: len(loads[-2])] == loads[-2]
-    assert [worker.hear() for worker in workers] == ["done"] * 2
+    for _ in range(20):
+        for worker in workers:
+            worker.say()
+        for _ in range(5):
+            loads.append([entry.id for entry in await driver.load(TASK, "api")])
+            assert loads[-1][: len(loads[-2])] == loads[-2]
+        assert [worker.hear() for worker in workers] == ["done"] * 2
     found = [entry.id for entry in await driver.load(TASK, "api")]
     for name in "ab":
         expected = [f"{name}.{number}" for number in range(200)]
         assert [entry for entry in found if entry.startswith(name)] == expected
     assert len(found) == 400
-    assert len({tuple(load) for load in loads}) > 10, "the loads came too late to tell"
+    assert len({tuple(load) for load in loads}) >= 10
 
 
 @pytest.mark.slow
@@ -142,12 +147,14 @@ async def test_a_writer_killed_at_50_moments_loses_nothing_acknowledged(
     rng = random.Random(50)
     driver = await open_driver()
     cut_after: Counter[str] = Counter()
-    for _ in range(50):
+    for number in range(50):
         worker = nursery.start("churn", into_file=True)
-        await asyncio.sleep(rng.uniform(0.02, 0.12))
+        if number % 5:  # The others do not get far.
+            worker.wait_for_lines(rng.randrange(1, 25))
+        await asyncio.sleep(rng.uniform(0, 0.03))
         worker.kill()
         said = [line.split() for line in worker.said.read_text().splitlines()]
-        done = {kind: int(number) for kind, number in said}
+        done = {kind: int(word) for kind, word in said}
         cut_after[said[-1][0] if said else "nothing"] += 1
 
         api = await driver.load(TASK, "api")
@@ -174,15 +181,15 @@ async def test_a_process_stopped_inside_its_transaction_holds_others_for_their_t
     nursery: Nursery, open_driver: Open
 ) -> None:
     """E6: declared as stopped_writer_blocks; reads go on, and writes do when it is gone."""
-    driver = await open_driver(timeout=1.0)
+    driver = await open_driver()
     assert driver.capabilities.stopped_writer_blocks
     worker = nursery.start("hold")
     assert worker.hear() == "inside"
     os.kill(worker.pid, signal.SIGSTOP)
-    begin = time.monotonic()
-    with pytest.raises(UnavailableError):
-        await driver.append(TASK, "api", [Entry("1", b"")], fence=None)
-    assert time.monotonic() - begin < 1.0
+    with in_a_hurry(driver, 1.0), Stopwatch() as watch:
+        with pytest.raises(UnavailableError):
+            await driver.append(TASK, "api", [Entry("1", b"")], fence=None)
+        assert watch.seconds < 1.0
     assert await driver.load(TASK, "api") == []
     worker.kill()
     assert await driver.append(TASK, "api", [Entry("1", b"")], fence=None) == []
