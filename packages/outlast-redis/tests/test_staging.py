@@ -130,7 +130,7 @@ async def test_a_sweep_under_a_replacement_makes_it_fail_whole(
 
     async def sweep_and_send(key: bytes, command: Any) -> Any:
         nonlocal count
-        count += 1
+        count += command[0] != "EVAL"  # Again: another test made the server forget the script.
         if count == swept_before:
             await sweeper.sweep(older_than=0, limit=100, dry_run=False, after=None)
         return await send(key, command)

@@ -94,6 +94,9 @@ class RedisClusterRecipe(RedisRecipe):
         for node, port in enumerate(ports):
             first, last = (_SLOTS * part // self.nodes for part in (node, node + 1))
             ask(port, f"CLUSTER ADDSLOTSRANGE {first} {last - 1}")
+            # Equal ones would be raised by and by, perhaps in the midst of a move of slots.
+            ask(port, f"CLUSTER SET-CONFIG-EPOCH {node + 1}")
+        for port in ports:
             for other in ports:
                 ask(port, f"CLUSTER MEET {HOST} {other}")
 
