@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeVar
+from urllib.parse import urlsplit
 
 import outlast
 from outlast.contracts import DriverBackend
@@ -33,6 +34,7 @@ TIERS: Final[tuple[Tier, ...]] = ("contract", "race", "faults")
 Need = Literal[
     "driver",
     "endpoints",
+    "host",
     "http",
     "options",
     "raw",
@@ -43,7 +45,14 @@ Need = Literal[
     "same store in processes",
 ]
 """What a check asks of a harness or backend: see `Context.missing`."""
-NO_SERVER: Final[tuple[Need, ...]] = ("endpoints", "http", "secret", "server", "server faults")
+NO_SERVER: Final[tuple[Need, ...]] = (
+    "endpoints",
+    "host",
+    "http",
+    "secret",
+    "server",
+    "server faults",
+)
 """What a store without a server lacks: there is nothing to connect to, to log in at, to stop."""
 
 Status = Literal["passed", "failed", "not run"]
@@ -437,6 +446,14 @@ class Context:
                 return "nothing is known that can be done to such a server at any time"
         if "secret" in needs and not self.harness.secrets():
             return "neither Harness.url nor Harness.options has a password or another secret"
+        if "host" in needs:
+            place = urlsplit(self.harness.url or "")
+            if not place.netloc:
+                return "needs Harness.url with a host, which would be told a password"
+            if place.password is None and not _is_default(harness, "open_with"):
+                return (
+                    "needs Harness.url with a password: what open_with() makes of it is not known"
+                )
         if needs.isdisjoint({"processes", "same store in processes"}):
             return None
         if self.harness.url is None:

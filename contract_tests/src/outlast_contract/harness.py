@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Any, ClassVar, Final, Protocol
-from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import outlast
 from outlast.contracts import DriverBackend
@@ -225,18 +225,13 @@ def secrets_of(url: str) -> set[str]:
 
 
 def with_password(harness: Harness, password: str, *, safe: str = "") -> Harness:
-    """The harness with another password in its URL, where what is ``safe`` stands as it is.
-
-    Raises:
-        NotRun: It has none.
-    """
-    parts = urlsplit(harness.url or "")
-    if parts.password is None:
-        raise NotRun("needs Harness.url with a password")
-    user, _, host = parts.netloc.rpartition("@")
+    """The harness with another password in its URL, where what is ``safe`` stands as it is."""
+    scheme, _, rest = (harness.url or "").partition("://")
+    netloc = urlsplit(harness.url or "").netloc
+    user, _, host = netloc.rpartition("@")
     user = user.partition(":")[0]
-    netloc = f"{user}:{quote(password, safe=safe)}@{host}"
-    return with_url(harness, urlunsplit(parts._replace(netloc=netloc)))
+    place = rest.removeprefix(netloc)
+    return with_url(harness, f"{scheme}://{user}:{quote(password, safe=safe)}@{host}{place}")
 
 
 def with_url(harness: Harness, url: str) -> Harness:

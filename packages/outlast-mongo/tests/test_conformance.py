@@ -106,7 +106,7 @@ KNOWN = {
 }
 
 # The other servers ask for no password.
-TestPassword = contract_suite(PasswordHarness, only=["secret"])
+TestPassword = contract_suite(PasswordHarness, only=["host", "secret"])
 if Settings.from_environment().thorough:  # Thousands of tests, which take long to collect, too.
     TestPyMongo = contract_suite(PyMongoHarness)
     TestMotor = contract_suite(MotorHarness, xfail=KNOWN)
@@ -123,5 +123,5 @@ else:
         settings=LESS,
         xfail=KNOWN,
         cases=1,
-        lacks=["secret"],
+        lacks=["host", "secret"],
     )

@@ -19,7 +19,7 @@ KNOWN = {
 }
 
 # The other servers ask for no password.
-TestPassword = contract_suite(PasswordHarness, only=["secret"])
+TestPassword = contract_suite(PasswordHarness, only=["host", "secret"])
 if Settings.from_environment().thorough:  # Thousands of tests, which take long to collect, too.
     TestRedis = contract_suite(RedisHarness)
     TestDecodingClient = contract_suite(DecodingHarness, xfail=KNOWN)

@@ -171,10 +171,10 @@ _PASSWORDS = {
 }
 
 
-@check_each(_PASSWORDS, "E4", "E3", needs=["secret"])
+@check_each(_PASSWORDS, "E4", "E3", needs=["host"])
 async def a_password_of_any_characters_is_not_shown(context: Context, password: str) -> None:
-    """A wrong password in the URL is refused, whatever its characters, and neither the error nor a
-    log line shows it.
+    """If a wrong password, or one that nobody asks for, stands in the URL, of whatever characters,
+    neither the error nor a log line shows it.
     """
     texts = await _texts_of(context, with_password(context.harness, password))
     forms = {password, quote(password), quote(password, safe=""), repr(password)[1:-1]}
@@ -192,7 +192,7 @@ _UNESCAPED = {
 }
 
 
-@check_each(_UNESCAPED, "E4", "E3", needs=["secret"])
+@check_each(_UNESCAPED, "E4", "E3", needs=["host"])
 async def no_part_of_a_password_that_is_not_escaped_is_shown(
     context: Context, password: str
 ) -> None:
@@ -207,7 +207,7 @@ async def no_part_of_a_password_that_is_not_escaped_is_shown(
 _WITHOUT_SLASHES = {"one slash": ":/", "no slash": ":"}
 
 
-@check_each(_WITHOUT_SLASHES, "E4", "E3", needs=["secret"])
+@check_each(_WITHOUT_SLASHES, "E4", "E3", needs=["host"])
 async def a_url_that_lacks_slashes_does_not_show_its_password(
     context: Context, separator: str
 ) -> None:
@@ -221,7 +221,7 @@ async def a_url_that_lacks_slashes_does_not_show_its_password(
     expect(not leaks, f"{len(leaks)} of {len(texts)} texts show the password")
 
 
-async def _texts_of(context: Context, harness: Harness, *, is_refused: bool = False) -> list[str]:
+async def _texts_of(context: Context, harness: Harness) -> list[str]:
     """What is shown while a backend is opened."""
     shown: list[str] = []
     with LogLines("", logging.DEBUG) as log, contextlib.suppress(OutlastError):
