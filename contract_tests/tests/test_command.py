@@ -3,6 +3,7 @@
 import contextlib
 import json
 import secrets
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from broken_backends import MUTANTS
 
 from outlast_contract import cli, subject
 from outlast_contract.clauses import CLAUSES
-from outlast_contract.engine import select_checks
+from outlast_contract.engine import Check, all_checks, select_checks
+from outlast_contract.servers import Server, ServerUnavailable, start_server
 
 
 def run(*arguments: str) -> int:
@@ -85,9 +87,11 @@ def test_verbose_shows_each_check(capsys: pytest.CaptureFixture[str]) -> None:
         ("memory://", "--clause", "Z9"),
         ("memory://", "--tier", "chaos"),
         ("memory://", "--kills", "0"),
+        ("--server", "nosuch"),
+        ("memory://", "--server", "redis"),
         (),
     ],
-    ids=["unknown clause", "unknown tier", "no kills", "no url"],
+    ids=["unknown clause", "unknown tier", "no kills", "unknown server", "two stores", "no url"],
 )
 def test_bad_arguments_end_with_2(
     arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
@@ -148,6 +152,34 @@ def test_a_database_is_left_without_rows(tmp_path: Path) -> None:
         tables = ("floor", "scope", "register", "entry")
         counts = [database.execute(f"SELECT COUNT(*) FROM outlast_{name}") for name in tables]
         assert [count.fetchone() for count in counts] == [(0,)] * 4
+
+
+@pytest.mark.server
+def test_a_server_of_its_own_may_be_killed_and_is_gone_at_the_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that what a URL leaves unverified is not."""
+    started: list[Server] = []
+
+    def start(kind: str) -> Server:
+        started.append(start_server(kind))
+        return started[-1]
+
+    def chosen(**_: object) -> list[Check]:
+        return [one for one in all_checks() if one.name == "a_stopped_server_ends_calls_in_time"]
+
+    monkeypatch.setattr(cli, "start_server", start)
+    monkeypatch.setattr(cli, "select_checks", chosen)
+    try:
+        code = run("--server", "redis")
+    except ServerUnavailable as error:
+        pytest.skip(f"NOT RUN: {error.reason}")
+    shown = capsys.readouterr().out
+    assert code == 0
+    assert "on a server of its own (redis), seed 0\nchecks: 1 passed, 0 failed, 0 not run" in shown
+    (server,) = started
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(server.addresses[0])
 
 
 def test_it_works_without_pytest() -> None:

@@ -1,6 +1,7 @@
 """The command ``outlast-contract URL``."""
 
 import argparse
+import contextlib
 import logging
 import os
 import sys
@@ -19,6 +20,7 @@ from outlast_contract.printing import printable
 from outlast_contract.report import Report, summary
 from outlast_contract.report_files import FORMATS, written
 from outlast_contract.runner import run_suite
+from outlast_contract.servers import KINDS, ServerUnavailable, start_server
 from outlast_contract.soak_command import add_arguments, run_soak
 from outlast_contract.subject import Subject
 from outlast_contract.unwritten import lines_of, missing_in
@@ -48,6 +50,13 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "url", nargs="?", help="the store, such as memory://, file:///dir or sqlite:///file.db"
+    )
+    parser.add_argument(
+        "--server",
+        choices=KINDS,
+        metavar="KIND",
+        help="instead of a URL: start a server for it, and others to kill and stop, from the extra "
+        f"servers or from PATH; one of {', '.join(KINDS)}",
     )
     parser.add_argument(
         "--harness",
@@ -125,17 +134,28 @@ def _run(arguments: Sequence[str] | None) -> int:
         settings = settings.extended(thorough=options.thorough, server_faults=options.server_faults)
     except ValueError as error:
         parser.error(str(error))
-    if (options.url is None) == (options.harness is None):
-        parser.error("give a store: its URL, or --harness")
-    try:
-        subject = (
-            Subject.of_url(options.url)
-            if options.harness is None
-            else Subject.of_harness(options.harness)
-        )
-    except OutlastError as error:
-        print(f"outlast-contract: {printable(str(error))}", file=sys.stderr)
-        return 2
+    if [options.url, options.harness, options.server].count(None) != 2:
+        parser.error("give a store: its URL, --server or --harness")
+    with contextlib.ExitStack() as stack:
+        try:
+            subject = _subject(options, stack)
+        except (OutlastError, ServerUnavailable) as error:
+            print(f"outlast-contract: {printable(str(error))}", file=sys.stderr)
+            return 2
+        return _verify(subject, options, settings, clauses)
+
+
+def _subject(options: argparse.Namespace, stack: contextlib.ExitStack) -> Subject:
+    if options.server is not None:
+        return Subject.of_server(stack.enter_context(start_server(options.server)))
+    if options.harness is not None:
+        return Subject.of_harness(options.harness)
+    return Subject.of_url(options.url)
+
+
+def _verify(
+    subject: Subject, options: argparse.Namespace, settings: Settings, clauses: Sequence[str]
+) -> int:
     make_harness = subject.make_harness
     checks = select_checks(tiers=options.tier or TIERS, clauses=clauses)
     is_soak = options.minutes is not None

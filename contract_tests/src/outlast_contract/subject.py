@@ -1,4 +1,4 @@
-"""What the command was told to verify: a store by its URL, or by somebody's harness."""
+"""What the command was told to verify: a store by its URL, a server, or somebody's harness."""
 
 import importlib
 import sys
@@ -10,6 +10,7 @@ from typing import Any
 from outlast.errors import ConfigurationError
 from outlast.url import redact
 from outlast_contract.harness import Harness
+from outlast_contract.servers import Server
 from outlast_contract.stores import harness_for
 
 
@@ -35,6 +36,19 @@ class Subject:
         shown = redact(url)
         make = harness_for(url)
         return cls(make, shown, repr(shown), frozenset(_secrets(make())))
+
+    @classmethod
+    def of_server(cls, server: Server) -> "Subject":
+        """A server that was started for it; for what kills one, others of its kind are."""
+        open_by_url = harness_for(server.url, **server.options)
+
+        def make() -> Harness:
+            harness = open_by_url()
+            harness.server_kind = server.kind
+            return harness
+
+        name = f"a server of its own ({server.kind})"
+        return cls(make, name, f"--server {server.kind}", frozenset(_secrets(make())))
 
     @classmethod
     def of_harness(cls, name: str) -> "Subject":
