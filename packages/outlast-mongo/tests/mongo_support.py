@@ -16,7 +16,9 @@ from pymongo.monitoring import CommandSucceededEvent as Succeeded
 
 from outlast.driver import Fence, StoredFence
 from outlast_contract.servers import Server, ServerUnavailable
-from outlast_mongo import MongoDriver
+from outlast_contract.stopwatch import Stopwatch
+from outlast_mongo import MongoBackend, MongoDriver
+from outlast_mongo._driver import _PATIENCE, _patience
 
 HOST = "127.0.0.1"
 
@@ -158,8 +160,8 @@ class Proxy:
             yield self
         finally:
             server.close()
+            await self.cut()  # Since Python 3.12 a server waits for its connections.
             await server.wait_closed()
-            await self.cut()
 
     async def cut(self) -> None:
         """Close all connections."""
@@ -220,6 +222,22 @@ class Proxy:
             for pump in pumps:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
+
+
+def hurry(opened: MongoDriver | MongoBackend, timeout: float) -> None:
+    """Give each call less time from now on than opening had."""
+    driver = opened
+    if isinstance(opened, MongoBackend):
+        opened._timeout = opened._calls._timeout = timeout
+        driver = opened.driver
+    assert isinstance(driver, MongoDriver)
+    driver._patience = _patience(timeout)
+    driver._slack = (timeout - driver._patience) * _PATIENCE
+
+
+def was_cut_short(error: BaseException, watch: Stopwatch) -> bool:
+    """Whether a call could say no more than that its time is over: the process did not run."""
+    return watch.late > 0.3 and "no answer within" in str(error)
 
 
 class Owner:

@@ -21,12 +21,18 @@ pytestmark = pytest.mark.mongo
 def three() -> Iterator[Server]:
     """A replica set of three."""
     with server_of(lambda: start_server("mongodb-replicas")) as started:
+        first = primary(started)
+        config = admin(started, {"replSetGetConfig": 1}, first)["config"]
+        config["version"] += 1
+        # However long the others are stopped, the primary does not notice.
+        config["settings"]["electionTimeoutMillis"] = 600_000
+        admin(started, {"replSetReconfig": config}, first)
         yield started
 
 
 @contextmanager
 def alone(server: Server) -> Generator[int]:
-    """Stop all members but the primary, for less than it takes to notice."""
+    """Stop all members but the primary."""
     first = primary(server)
     others = [node for node in range(3) if node != first]
     for node in others:
