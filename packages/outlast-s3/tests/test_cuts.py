@@ -5,7 +5,18 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 import pytest
-from s3_support import HOST, Forward, HttpProxy, Open, Owner, Request, Store, claim_id, dropping
+from s3_support import (
+    HOST,
+    Forward,
+    HttpProxy,
+    Open,
+    Owner,
+    Request,
+    Store,
+    claim_id,
+    dropping,
+    in_a_hurry,
+)
 
 from outlast.driver import Entry, Fence, Scope
 from outlast.errors import OutlastError, UnavailableError
@@ -162,10 +173,10 @@ async def test_a_call_that_cannot_be_sent_is_certainly_not_applied(
     open_driver: Open, proxy: HttpProxy
 ) -> None:
     """Pieces that were not stored leave the head alone."""
-    driver = await open_driver(proxy.port, timeout=4.0)
+    driver = await open_driver(proxy.port)
     owner = Owner((await driver.claim(TASK, claim_id(1))).fence)
     rule = proxy.always(lambda request: "/piece/" in request.path, dropping)
-    with pytest.raises(UnavailableError):
+    with in_a_hurry(driver, 3.0), pytest.raises(UnavailableError):
         await driver.replace(TASK, "api", NEW, fence=owner.fence())
     proxy.stop(rule)
     assert await driver.load(TASK, "api") == []
