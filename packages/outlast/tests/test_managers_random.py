@@ -116,7 +116,7 @@ class World:
                 self.fault = value
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @example(
     # A message whose append went unanswered has changed: it cannot be appended again.
     [

@@ -198,7 +198,7 @@ DEATHS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(scripts(), DEATHS)
 def test_random_turns_that_die_at_random(events: list[ModelEvent], deaths: list[Death]) -> None:
     """One message is committed: the whole turn, or its beginning with some of its complete
