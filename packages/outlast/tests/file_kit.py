@@ -5,21 +5,24 @@ import itertools
 import secrets
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+import pytest
 
 from outlast.backends._fs import FileSystem
 from outlast.backends._objects import FileStore
 from outlast.backends._threads import Ticket
 from outlast.backends.file import LAYOUT, FileDriver
 from outlast.driver import LOGS, REGISTERS, Driver, Entry, Fence, Scope, StoredFence, Value
+from outlast.errors import OutlastError
 from outlast.heads import Layout, Operation
 
 ResultT = TypeVar("ResultT")
+ErrorT = TypeVar("ErrorT", bound=OutlastError)
 
 TINY = msgspec.structs.replace(
     LAYOUT,
@@ -150,8 +153,9 @@ def run_worker(*arguments: object) -> list[list[str]]:
 @asynccontextmanager
 async def worker(*arguments: object) -> AsyncIterator[asyncio.subprocess.Process]:
     """A worker that runs beside the test, and does not outlive it."""
+    pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        sys.executable, WORKER, *map(str, arguments), stdout=asyncio.subprocess.PIPE
+        sys.executable, WORKER, *map(str, arguments), stdin=pipe, stdout=pipe
     )
     try:
         yield process
@@ -189,3 +193,32 @@ async def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> No
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+async def failing_within(
+    seconds: float,
+    kind: type[ErrorT],
+    call: Callable[[], Awaitable[object]],
+    then: Callable[[], Awaitable[object]] | None = None,
+) -> ErrorT:
+    """The error of a call that fails, in less than so many seconds. A machine that stood still
+    meanwhile proves nothing: the call is made, and timed, again.
+
+    Args:
+        seconds: Within which it must end.
+        kind: Of the error.
+        call: Makes the call.
+        then: What is done behind each call.
+    """
+    loop = asyncio.get_running_loop()
+    for _ in range(10):
+        begin = loop.time()
+        with pytest.raises(OutlastError) as caught:
+            await call()
+        took = loop.time() - begin
+        if then is not None:
+            await then()
+        if took < seconds:
+            assert isinstance(caught.value, kind), repr(caught.value)
+            return caught.value
+    raise AssertionError(f"it took longer than {seconds:g} s each time")

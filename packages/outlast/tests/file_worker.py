@@ -122,7 +122,7 @@ def kill_each(folder: Path) -> None:
             return
 
 
-def write_on(folder: Path) -> None:
+def write_on(folder: Path, told: Callable[[], object]) -> None:
     """Append ``0``, ``1``, ... and count in the state, for ever; say what was acknowledged."""
 
     async def main() -> None:
@@ -134,6 +134,7 @@ def write_on(folder: Path) -> None:
             entry = Entry(str(number), str(number).encode() * 3)
             await driver.append(TASK, "api", [entry], fence=mine.fence())
             say("appended", number)
+            told()
             data = str(number).encode() * 12
             await driver.write(TASK, "state", data, fence=mine.fence())
             say("counted", number)
@@ -142,13 +143,26 @@ def write_on(folder: Path) -> None:
 
 
 def kill_writers(folder: Path, count: str, seed: str) -> None:
-    """Start writers one after the other, and kill each at a random moment."""
+    """Start writers one after the other, and kill each at a random moment: by turns of its life, or
+    behind a few of its writes. Each waits for a line of standard input, too.
+    """
     rng = random.Random(int(seed))
-    for _ in range(int(count)):
-        pid = fork(lambda: write_on(folder))
-        time.sleep(rng.uniform(0.03, 0.15))
+    for number in range(int(count)):
+        ours, theirs = os.pipe()
+
+        def work(theirs: int = theirs) -> None:
+            write_on(folder, lambda: os.write(theirs, b"."))
+
+        pid = fork(work)
+        os.close(theirs)
+        if number % 2:
+            for _ in range(rng.randrange(1, 6)):
+                os.read(ours, 1)
+        time.sleep(rng.uniform(0, 0.03) if number % 2 else rng.uniform(0.03, 0.15))
+        sys.stdin.readline()
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+        os.close(ours)
         say("killed")
     say("end")
 
