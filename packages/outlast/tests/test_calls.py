@@ -355,7 +355,9 @@ async def test_a_lost_fence_is_logged_at_error_level(
     forged = Claim(claim.scope, claim.epoch + 5, claim.claim_id)
     with pytest.raises(FencedError, match="lost"):
         await backend.persistence.append_api_message("t", message("a"), claim=forged)
-    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    # Others may be logged about: what the garbage collector finds of tests before.
+    told = [record for record in caplog.records if record.name.startswith("outlast")]
+    assert [record.levelname for record in told] == ["ERROR"]
 
 
 async def test_a_flag_that_is_no_bool_is_refused_before_anything_is_sent(

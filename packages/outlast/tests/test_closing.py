@@ -8,7 +8,8 @@ from datetime import timedelta
 
 import pytest
 import pytest_asyncio
-from faulty_driver import TIMEOUT, FaultyDriver, ids, message
+from faulty_driver import TIMEOUT, FaultyDriver, ids, message, pass_time
+from runtime_kit import now, run_virtually
 
 from outlast import DriverBackend
 from outlast.backends.memory import MemoryDriver
@@ -63,18 +64,27 @@ async def test_closing_waits_for_what_was_sent_and_lets_nothing_more_through(
 async def test_what_a_driver_cannot_release_is_told_as_an_error_of_outlast(
     driver: FaultyDriver,
 ) -> None:
+    begun = asyncio.Event()
+
     async def broken() -> None:
+        begun.set()
         raise RuntimeError("password=hunter2")
 
     async def hanging() -> None:
+        begun.set()
         await asyncio.Event().wait()
 
     for release, cause in ((broken, RuntimeError), (hanging, TimeoutError)):
-        backend = DriverBackend(FaultyDriver(), timeout=0.1)
+        backend = DriverBackend(FaultyDriver(), timeout=TIMEOUT)
         await backend.open()
         backend.driver.aclose = release  # type: ignore[method-assign]
+        closing = asyncio.ensure_future(backend.aclose())
+        while not begun.is_set():
+            await asyncio.sleep(0)
+        begun.clear()
+        pass_time(TIMEOUT)
         with pytest.raises(UnavailableError, match=cause.__name__) as caught:
-            await backend.aclose()
+            await closing
         assert isinstance(caught.value.__cause__, cause)
         assert (caught.value.operation, "hunter2" in str(caught.value)) == ("aclose", False)
         await backend.aclose()
@@ -91,7 +101,7 @@ def test_a_backend_whose_loop_has_ended_can_be_closed_in_another(driver: FaultyD
         del abandoned
 
     asyncio.run(first())
-    asyncio.run(asyncio.wait_for(backend.aclose(), 5))
+    asyncio.run(asyncio.wait_for(backend.aclose(), 20))
 
 
 async def test_a_backend_is_not_closed_elsewhere_while_calls_are_under_way(
@@ -296,19 +306,21 @@ async def test_an_opening_that_is_cancelled_when_it_is_done_is_not_left_open() -
     assert not await _all_but_this()
 
 
-async def test_opening_and_the_release_after_it_failed_have_the_time_of_one_call() -> None:
+def test_opening_and_the_release_after_it_failed_have_the_time_of_one_call() -> None:
     """E6: the time for both is that of one call."""
-    driver = Unanswered()
-    backend = DriverBackend(driver, timeout=0.2)
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    with pytest.raises(UnavailableError, match="no answer within"):
-        await backend.open()
-    # A second timeout, for the release, is 0.4 s longer.
-    assert loop.time() - began < 0.39
-    driver.silence.set()
-    await backend.aclose()
-    assert driver.released == 1
+
+    async def main() -> None:
+        driver = Unanswered()
+        backend = DriverBackend(driver, timeout=0.2)
+        began = now()
+        with pytest.raises(UnavailableError, match="no answer within"):
+            await backend.open()
+        assert now() - began == pytest.approx(0.2)
+        driver.silence.set()
+        await backend.aclose()
+        assert driver.released == 1
+
+    run_virtually(main())
 
 
 async def test_an_opening_in_another_loop_is_not_waited_for() -> None:

@@ -265,7 +265,7 @@ def test_failures_are_log_records(caplog: pytest.LogCaptureFixture) -> None:
 
     with caplog.at_level(logging.WARNING, "outlast.runtime.state"):
         run()
-    first, second = caplog.records
+    first, second = (one for one in caplog.records if one.name == "outlast.runtime.state")
     assert first.levelname == "WARNING"
     assert "task 't', state" in first.getMessage()
     assert "UnavailableError" in first.getMessage()
