@@ -87,7 +87,7 @@ async def test_an_agent_talks_as_the_protocol_asks(
             await task.send_message("Thank you.")
             await complete(task)
             assert task.result == "You are welcome."
-    assert [served.outcome for served in server.served] == ["finished"] * 4
+    assert server.wait_for(lambda: [s.outcome for s in server.served] == ["finished"] * 4)
 
 
 @pytest.mark.parametrize("after", [1, 4, 9])
@@ -136,7 +136,7 @@ async def test_the_conversation_goes_on_after_an_interrupted_tool(
                 await task.start()
             await complete(task)
             assert task.result == LAST.text
-    assert {served.outcome for served in server.served} == {"finished"}
+    assert server.wait_for(lambda: {s.outcome for s in server.served} == {"finished"})
 
 
 async def test_a_history_that_was_left_broken_is_accepted(
@@ -167,7 +167,7 @@ async def test_a_history_that_was_left_broken_is_accepted(
         assert len(task.repairs) == 3
         await task.start()
         await complete(task)
-    assert {served.outcome for served in server.served} == {"finished"}
+    assert server.wait_for(lambda: {s.outcome for s in server.served} == {"finished"})
 
 
 async def test_a_refused_request_fails_the_task(

@@ -82,7 +82,7 @@ async def test_an_answer_is_committed_as_it_was_streamed(serve: Serve, backend: 
     assert turn.message.content == CONTENT == rendered(events)
     assert turn.finish_reason == "tool_calls"
     (served,) = server.served
-    assert served.outcome == "finished"
+    assert server.wait_for(lambda: served.outcome == "finished")
     assert served.body == {
         "model": "local",
         "messages": [{"role": "user", "content": "Wie wird das Wetter?"}],

@@ -128,7 +128,8 @@ async def test_an_answer_is_committed_as_it_was_streamed(
         assert turn.finish_reason == protocol.finish_reason
         assert turn.recoveries == []
         await talk.answer(turn)
-    assert [served.outcome for served in server.served] == ["finished", "finished"]
+    # Its thread notes it behind the last byte, which the client has by then.
+    assert server.wait_for(lambda: [s.outcome for s in server.served] == ["finished"] * 2)
 
 
 @pytest.mark.parametrize("ascii_only", [True, False], ids=["escaped", "utf-8"])
@@ -316,7 +317,7 @@ async def test_a_server_that_falls_silent_is_left_after_the_timeout(
     # More than these two, if the machine itself falls silent for so long.
     assert len(turn.recoveries) >= 2
     assert server.wait_for(lambda: all(s.outcome == "disconnected" for s in server.served[:2]))
-    assert server.served[-1].outcome == "finished"
+    assert server.wait_for(lambda: server.served[-1].outcome == "finished")
 
 
 async def test_a_server_that_is_not_there_is_a_retryable_error(
@@ -370,6 +371,7 @@ async def test_what_comes_after_the_mark_of_the_end_cannot_spoil_the_turn(
     async with protocol.at(server) as client:
         talk = Talk(protocol, backend, client)
         await talk.turn()
+        assert server.wait_for(lambda: server.served[0].outcome != "pending")
         sent = server.served[0].sent - (protocol is not RESPONSES)
         server.faults.append(Fault("cut", after=sent))
         turn, _ = await talk.turn("m2")

@@ -87,7 +87,7 @@ async def test_a_slow_store_delays_no_event(backend: Backend) -> None:
 
 @virtually
 async def test_a_store_of_200_ms_does_not_change_the_time_between_deltas(
-    backend: Backend, _: Any
+    backend: Backend, memory: Any
 ) -> None:
     """They come as the model gives them, whatever a put takes."""
     made, store = await watched(backend, checkpointing=CheckpointPolicy(interval=0.01))
@@ -199,7 +199,7 @@ def test_failing_writes_are_made_ever_more_rarely(caplog: pytest.LogCaptureFixtu
     """A store that is down for long does not flood the log, nor keep the loop busy."""
 
     @virtually
-    async def test(backend: Backend, _: Any) -> None:
+    async def test(backend: Backend, memory: Any) -> None:
         made, store = await watched(backend)
         store.before_put = failing(UnavailableError("down"))
         model = ScriptedModel(says("word " * 200), pause=lambda: asyncio.sleep(0.001))
