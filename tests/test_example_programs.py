@@ -43,7 +43,8 @@ def read_until(process: subprocess.Popen[str], text: str, seconds: float = 30) -
     seen = ""
     deadline = time.monotonic() + seconds
     while text not in seen:
-        ready, _, _ = select.select([process.stdout], [], [], deadline - time.monotonic())
+        left = max(0.0, deadline - time.monotonic())
+        ready, _, _ = select.select([process.stdout], [], [], left)
         assert ready, seen
         piece = os.read(process.stdout.fileno(), 1)
         assert piece, seen

@@ -10,7 +10,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -68,8 +67,8 @@ class Chaos:
             assert process.stderr is not None
             line = process.stdout.readline()
             assert line == "ready\n", process.stderr.read()
-            deadline = time.monotonic() + (self.rng.uniform(0, LIFE) if may_die else 60)
-            ready, _, _ = select.select([process.stdout], [], [], deadline - time.monotonic())
+            life = self.rng.uniform(0, LIFE) if may_die else 60
+            ready, _, _ = select.select([process.stdout], [], [], life)
             if not ready:
                 process.kill()
                 assert may_die, "the task did not end within a minute"
