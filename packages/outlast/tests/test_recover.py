@@ -96,6 +96,8 @@ async def test_however_many_recoverers_run_each_run_is_resumed_once(
         "sqlite": f"sqlite:///{tmp_path / 'x.db'}",
     }[kind]
     count = 10 if kind == "memory" else 4
+    # Between a recoverer's two claims, calls of the others may hold it up.
+    grace = 0.3 if kind == "memory" else 3.0
     names = [f"t{number}" for number in range(count)]
     async with open_backend(url) as backend:
         for name in names:
@@ -104,7 +106,7 @@ async def test_however_many_recoverers_run_each_run_is_resumed_once(
     async def work() -> tuple[list[str], int]:
         async with open_backend(url) as backend:
             model = TalkingModel(ANSWER)
-            report = await recover(backend, agent_of(backend, model), idle=NOW, grace=0.3)
+            report = await recover(backend, agent_of(backend, model), idle=NOW, grace=grace)
             for task in report.tasks:
                 assert (await task.wait()).status is TaskStatus.COMPLETED
                 await task.aclose()
@@ -205,7 +207,8 @@ async def test_a_task_without_a_turn_in_flight_is_resumed_if_asked_for(
     assert (await stored(backend, "t"))[2].startswith("tool !The call was interrupted")
 
 
-async def test_stalled_tasks_are_resumed_once_too() -> None:
+@virtually
+async def test_stalled_tasks_are_resumed_once_too(unused: Backend, store: Any) -> None:
     """By four recoverers at the same moment, also after one that claimed and died."""
     async with open_backend("memory://stalled") as backend:
         for number in range(6):
