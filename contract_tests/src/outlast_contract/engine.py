@@ -399,11 +399,25 @@ class Context:
         await backend.open()
         return backend
 
-    async def open_impatient(self, network: Network, timeout: float) -> outlast.Backend:
-        """`open_through` with a timeout that a busy machine may not keep when it opens."""
+    async def open_impatient(
+        self, timeout: float, source: Network | Harness | None = None
+    ) -> outlast.Backend:
+        """`open` with a timeout that a busy machine may not keep when it opens.
+
+        Args:
+            timeout: Seconds that a call of it may take.
+            source: Makes the client: a network before the store, or another harness.
+        """
         for _ in range(20):
+            if isinstance(source, Network):
+                backend = await source.make(self.namespace, timeout=timeout)
+            else:
+                harness = source or self.harness
+                backend = watched(await harness.open_with(self.namespace, timeout=timeout))
+            self._clients.append(backend)
             with contextlib.suppress(UnavailableError):
-                return await self.open_through(network, timeout=timeout)
+                await backend.open()
+                return backend
         raise NotRun(f"a client with a timeout of {timeout:g} s could not be opened in 20 attempts")
 
     async def driver(self, backend: outlast.Backend | None = None) -> Driver:

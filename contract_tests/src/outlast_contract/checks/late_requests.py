@@ -79,7 +79,7 @@ async def a_late_request_changes_nothing(context: Context, mutation: Mutation) -
     plain = await context.open()
     network = await context.network()
     patient = await context.open_through(network)
-    hasty = await context.open_impatient(network, PATIENCE)
+    hasty = await context.open_impatient(PATIENCE, network)
     loop = asyncio.get_running_loop()
     others = [name for name in _MEANWHILE if name not in _ALWAYS]
     if not context.settings.thorough:
@@ -170,7 +170,7 @@ async def a_late_claim_may_fence_but_not_write(context: Context, kind: str) -> N
     """
     plain = await context.open()
     network = await context.network()
-    slow = await context.open_impatient(network, PATIENCE)
+    slow = await context.open_impatient(PATIENCE, network)
     for at in places(3):
         scope = Scope("task" if kind == "task" else "run", context.new_id(kind))
         base = await fill(plain, scope, "base", await claim(plain, scope))

@@ -11,7 +11,7 @@ from typing import Any
 
 import outlast
 from outlast.driver import Scope
-from outlast.errors import OutcomeUnknownError, UnavailableError
+from outlast.errors import OutcomeUnknownError, OutlastError, UnavailableError
 from outlast_contract.engine import Context, check
 from outlast_contract.expect import NotRun, Violation, error_of, expect, expect_equal
 from outlast_contract.mutations import (
@@ -148,6 +148,8 @@ async def processes_set_up_at_once(context: Context) -> None:
     expect_equal(sorted(found), sorted(f"{number}-0" for number in range(16)), "appends of all")
 
 
+_SLACK = 6.0
+"""Seconds that a busy machine may add to calls."""
 _LOOKING = 4.0
 """Seconds after which enough was seen, also of a store in which writers and readers wait long."""
 
@@ -279,6 +281,8 @@ def _expect_one_of(
 
 
 async def _listen(victim: _Victim, seconds: float) -> None:
+    """So long from its first word on: before that it may not even run."""
+    victim.note(await victim.worker.answer())
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while True:
@@ -331,7 +335,8 @@ async def reads_beside_another_process_are_whole(context: Context) -> None:
         try:
             loop = asyncio.get_running_loop()
             until = loop.time() + _LOOKING
-            while reads <= 3 or (victim.done < 150 and loop.time() < until):
+            # Some writes are seen on any machine, however late they begin.
+            while min(reads, victim.done) <= 3 or (victim.done < 150 and loop.time() < until):
                 expect(not listening.done(), "the other process stopped writing")
                 found = await image(client, task)
                 parts: dict[str, Any] = {
@@ -377,31 +382,25 @@ async def a_stopped_process_holds_nobody_up_for_ever(context: Context) -> None:
     """While a process is stopped at a random moment of its writing, every call of others ends
     within its timeout; claimed meanwhile, the process writes nothing once it goes on.
     """
-    timeout = 1.0
-    client = await context.open(timeout=timeout)
-    may_block = client.capabilities.stopped_writer_blocks
-    loop = asyncio.get_running_loop()
-    blocked = 0
+    patient = await context.open()
+    may_block = patient.capabilities.stopped_writer_blocks
+    # Whoever is held up waits for all of its time; who is not needs little, on whatever machine.
+    timeout = 1.0 if may_block else 10.0
+    client = await context.open_impatient(timeout) if may_block else patient
     async with Workers(context.harness, context.namespace) as workers:
         worker = await workers.spawn()
         for stop in range(max(3, context.settings.kills // 2)):
             task, run = Scope("task", context.new_id("task")), Scope("run", context.new_id("run"))
-            owner = await claim(client, task)
-            await fill(client, task, "start", owner)
+            owner = await claim(patient, task)
+            await fill(patient, task, "start", owner)
             victim = _Victim(worker, task, run, f"m{stop}")
             await victim.claim()
             victim.start(stop)
             await _listen(victim, 0.01 + context.rng.random() * 0.03)
             worker.signal(signal.SIGSTOP)
             try:
-                began = loop.time()
-                error = await error_of(_take_over(client, task, run))
-                seconds = loop.time() - began
-                expect(
-                    seconds < 6 * timeout, f"calls beside a stopped process took {seconds:.1f} s"
-                )
+                error = await _taken_over(client, task, run, timeout)
                 if error is not None:
-                    blocked += 1
                     expect(
                         isinstance(error, UnavailableError | OutcomeUnknownError),
                         f"a call beside a stopped process got {error!r}",
@@ -414,8 +413,8 @@ async def a_stopped_process_holds_nobody_up_for_ever(context: Context) -> None:
             finally:
                 worker.signal(signal.SIGCONT)
             if error is not None:
-                await _take_over(client, task, run)
-            held = {scope: await image(client, scope) for scope in (task, run)}
+                await _take_over(patient, task, run)
+            held = {scope: await image(patient, scope) for scope in (task, run)}
             answer = await _refusal(worker)
             expect_equal(
                 (answer["error"], answer["reason"]),
@@ -425,13 +424,38 @@ async def a_stopped_process_holds_nobody_up_for_ever(context: Context) -> None:
             )
             for scope, wanted in held.items():
                 what = f"the {scope.kind} after the stopped process went on"
-                await expect_image(client, scope, wanted, what, clause="F5")
+                await expect_image(patient, scope, wanted, what, clause="F5")
+
+
+async def _taken_over(
+    client: outlast.Backend, task: Scope, run: Scope, timeout: float
+) -> OutlastError | None:
+    """The error of whoever takes both over, each call of whom must end in time."""
+    loop = asyncio.get_running_loop()
+    for scope in (task, run):
+        owners: list[outlast.Claim] = []
+
+        async def take(scope: Scope = scope, owners: list[outlast.Claim] = owners) -> None:
+            owners.append(await claim(client, scope))
+
+        async def write(scope: Scope = scope, owners: list[outlast.Claim] = owners) -> None:
+            await fill(client, scope, "taken over", owners[0])
+
+        for call, count in ((take, 1), (write, 4)):
+            began = loop.time()
+            error = await error_of(call())
+            seconds = loop.time() - began
+            text = f"{count} calls at most beside a stopped process took {seconds:.1f} s"
+            expect(seconds < count * timeout + _SLACK, text)
+            if error is not None:
+                return error
+    return None
 
 
 async def _refusal(worker: Worker) -> Answer:
     """What a worker is told that no longer owns what it writes to."""
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while True:
                 answer = await worker.answer()
                 if "refused" in answer:

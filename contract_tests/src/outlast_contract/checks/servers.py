@@ -30,7 +30,7 @@ async def a_stopped_server_ends_calls_in_time(context: Context) -> None:
         harness = UrlHarness(server.url, **server.options)
         async with (
             watched(await harness.open_with(context.namespace)) as plain,
-            watched(await harness.open_with(context.namespace, timeout=PATIENCE)) as client,
+            await context.open_impatient(PATIENCE, harness) as client,
         ):
             prepared = await prepare(context, plain)
             nodes = range(len(server.addresses))
@@ -46,7 +46,7 @@ async def a_stopped_server_ends_calls_in_time(context: Context) -> None:
                     await asyncio.to_thread(server.cont, node)
                 end()
             await expect_truth(plain, prepared, errors, what)
-            await serves_again(client, prepared, "when the server goes on")
+            await serves_again(client, plain, prepared, "when the server goes on")
     finally:
         await asyncio.to_thread(server.close)
 

@@ -32,17 +32,17 @@ async def a_server_without_room_says_so(context: Context) -> None:
         for name, shortage in harness.shortages().items():
             async with (
                 watched(await harness.open_with(context.namespace)) as plain,
-                watched(await harness.open_with(context.namespace, timeout=PATIENCE)) as client,
+                await context.open_impatient(PATIENCE, harness) as client,
             ):
                 prepared = await prepare(context, plain)
                 async with shortage():
                     end = begun(f"store without {name}")
-                    refused = await _without_room(client, prepared, name)
+                    refused = await _without_room(client, plain, prepared, name)
                     expect(refused > 0, f"a store was asked to take data without {name}, and did")
                     for one in prepared:
-                        await image(client, one.scope)
+                        await image(plain, one.scope)
                 end()
-                await serves_again(client, prepared, f"when there is {name} again")
+                await serves_again(client, plain, prepared, f"when there is {name} again")
 
 
 @asynccontextmanager
@@ -61,7 +61,9 @@ async def _with_shortages(context: Context) -> AsyncGenerator[Harness]:
         await asyncio.to_thread(server.close)
 
 
-async def _without_room(client: outlast.Backend, prepared: Sequence[Prepared], what: str) -> int:
+async def _without_room(
+    client: outlast.Backend, plain: outlast.Backend, prepared: Sequence[Prepared], what: str
+) -> int:
     """Call every mutation; how many were refused."""
     refused = 0
     for one in prepared:
@@ -70,7 +72,7 @@ async def _without_room(client: outlast.Backend, prepared: Sequence[Prepared], w
         told = error is None or isinstance(error, UnavailableError | OutcomeUnknownError)
         expect(told, f"{name} raised {error!r}", clause="E2")
         after = one.mutation.model(one.before, one.scope.id, "new")
-        judge(name, error, await image(client, one.scope), one.before, after)
+        judge(name, error, await image(plain, one.scope), one.before, after)
         refused += error is not None
     return refused
 

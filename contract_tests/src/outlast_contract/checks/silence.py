@@ -38,7 +38,7 @@ async def a_black_hole_ends_in_time(context: Context, fault: Fault) -> None:
     """
     plain = await context.open()
     network = await context.network()
-    client = await context.open_impatient(network, PATIENCE)
+    client = await context.open_impatient(PATIENCE, network)
     prepared = await prepare(context, plain)
     network.script.arm(fault, times=None)
     what = "into silence"
@@ -47,7 +47,7 @@ async def a_black_hole_ends_in_time(context: Context, fault: Fault) -> None:
     await reads_fail(client, what)
     network.script.disarm()
     await network.break_all()
-    await serves_again(client, prepared, "after the silence")
+    await serves_again(client, plain, prepared, "after the silence")
 
 
 _LOSSES: Final[dict[str, Fault]] = {"every request": cut, "every reply": lose_reply}
@@ -60,7 +60,7 @@ async def a_network_that_loses_everything_is_told_truly(context: Context, fault:
     """
     plain = await context.open()
     network = await context.network()
-    client = await context.open_impatient(network, PATIENCE)
+    client = await context.open_impatient(PATIENCE, network)
     prepared = await prepare(context, plain)
     network.script.arm(fault, times=None)
     what = "in a network that loses everything"
@@ -68,7 +68,7 @@ async def a_network_that_loses_everything_is_told_truly(context: Context, fault:
     await expect_truth(plain, prepared, errors, what)
     await reads_fail(client, what)
     network.script.disarm()
-    await serves_again(client, prepared, "when nothing is lost any more")
+    await serves_again(client, plain, prepared, "when nothing is lost any more")
 
 
 @check("E2", "E1", "E6", "C8", tier="faults", needs=["endpoints"])
@@ -79,7 +79,7 @@ async def a_store_that_is_away_is_unavailable(context: Context) -> None:
     plain = await context.open()
     network = await context.network()
     # Long enough for all repetitions: a call cut off by its deadline may say that it is unknown.
-    client = await context.open_impatient(network, 3 * PATIENCE)
+    client = await context.open_impatient(3 * PATIENCE, network)
     prepared = await prepare(context, plain)
     await network.go_down()
     what = "of a store that is away"
@@ -91,7 +91,7 @@ async def a_store_that_is_away_is_unavailable(context: Context) -> None:
     await expect_truth(plain, prepared, errors, what)
     await _opening_fails(context, network, what)
     await network.come_back()
-    await serves_again(client, prepared, "when the store is back")
+    await serves_again(client, plain, prepared, "when the store is back")
 
 
 async def _opening_fails(context: Context, network: Network, what: str) -> None:
@@ -125,7 +125,7 @@ async def a_deaf_server_ends_opening_and_calls_in_time(context: Context) -> None
     """
     plain = await context.open()
     network = await context.network()
-    client = await context.open_impatient(network, PATIENCE)
+    client = await context.open_impatient(PATIENCE, network)
     prepared = await prepare(context, plain)
     network.go_deaf()
     await network.break_all()
@@ -136,7 +136,7 @@ async def a_deaf_server_ends_opening_and_calls_in_time(context: Context) -> None
     await expect_truth(plain, prepared, errors, what)
     network.go_deaf(deaf=False)
     await network.break_all()
-    await serves_again(client, prepared, "when the server speaks again")
+    await serves_again(client, plain, prepared, "when the server speaks again")
 
 
 @check_each(_SILENCES, "E6", "E1", "C7", tier="faults", needs=["endpoints"])
