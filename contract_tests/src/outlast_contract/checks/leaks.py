@@ -27,7 +27,9 @@ class _Held:
 
     def __init__(self) -> None:
         self.tasks: int = len(asyncio.all_tasks())
-        self.threads: set[str] = {thread.name for thread in threading.enumerate()}
+        # An event loop's own pool grows with the look-ups at once, and lasts as long as the loop.
+        names = {thread.name for thread in threading.enumerate()}
+        self.threads: set[str] = {name for name in names if not name.startswith("asyncio_")}
         folder = Path("/proc/self/fd")
         self.descriptors: int = len(list(folder.iterdir())) if folder.exists() else 0
 

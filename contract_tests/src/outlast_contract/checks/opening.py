@@ -91,7 +91,7 @@ async def a_cancelled_closing_is_finished_by_the_next(context: Context) -> None:
             return len(descriptors()) <= len(before)
 
         await eventually(
-            settled, f"a closing cut after {turns} turns leaves no file open", within=3
+            settled, f"a closing cut after {turns} turns leaves no file open", within=10
         )
         if not struck:
             break

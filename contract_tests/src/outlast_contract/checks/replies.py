@@ -191,7 +191,7 @@ async def _ends(name: str, call: Awaitable[object], kind: type[OutlastError] | N
     what = f"{name} of a store that never answers"
     is_right = error is None if kind is None else isinstance(error, kind)
     expect(is_right, f"{what} ended with {error!r}", clause="E2" if kind else "C7")
-    expect(seconds < 10 * _SHORT, f"{what} took {seconds:.1f} s, the timeout is {_SHORT} s")
+    expect(seconds < 5 + 2 * _SHORT, f"{what} took {seconds:.1f} s, the timeout is {_SHORT} s")
 
 
 @check("E3", "E1", needs=["driver"])

@@ -1,6 +1,7 @@
 """Memory, a directory and an SQLite file, read with the standard library and the core alone."""
 
 import asyncio
+import os
 import secrets
 import shutil
 import sqlite3
@@ -56,7 +57,11 @@ class FileHarness(UrlHarness):
 
 
 def _files(root: Path) -> Iterator[tuple[str, bytes]]:
-    for path in sorted(root.rglob("*")):
+    # `walk` skips what a neighbour removes meanwhile; `rglob` raises.
+    found = [
+        Path(base) / name for base, folders, files in os.walk(root) for name in folders + files
+    ]
+    for path in sorted(found):
         name = str(path.relative_to(root))
         try:
             yield name, path.read_bytes() if path.is_file() else b""
