@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from outlast_contract.servers import (
     Server,
     ServerError,
     ServerUnavailable,
+    _wire,
     mongodb,
     s3,
     shared_server,
@@ -177,6 +179,22 @@ def test_an_s3_server_keeps_its_data_over_a_kill() -> None:
         host, port = server.addresses[0]
         assert host == "127.0.0.1"
         assert s3.ask(port, "GET", "/outlast/key")[0] == 403, "it must ask for a signature"
+
+
+def test_ports_are_given_to_nobody_else_until_they_are_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mine = _wire.Ports(1)
+    (port,) = mine.numbers
+    monkeypatch.setattr(_wire, "_LOWEST", port)
+    monkeypatch.setattr(_wire, "_HIGHEST", port)
+    monkeypatch.setattr(random, "sample", lambda candidates, _: list(candidates))
+    with pytest.raises(OSError, match=f"no 1 free ports between {port} and {port}"):
+        _wire.Ports(1)
+    mine.give_back()
+    others = _wire.Ports(1)
+    others.give_back()
+    assert others.numbers == [port]
 
 
 def test_arguments_reach_the_server_program() -> None:

@@ -72,7 +72,10 @@ def _locked(home: Path, *, wait: bool = True) -> Generator[Path]:
     """
     while True:
         home.mkdir(mode=0o711, exist_ok=True)
-        descriptor = os.open(home, os.O_RDONLY)
+        try:
+            descriptor = os.open(home, os.O_RDONLY)
+        except FileNotFoundError:  # It was taken for a stale one in between.
+            continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             with contextlib.suppress(FileNotFoundError):

@@ -23,7 +23,7 @@ from outlast_contract.servers._kinds import RECIPES
 from outlast_contract.servers._locate import locate
 from outlast_contract.servers._programs import Search
 from outlast_contract.servers._recipe import SOCKET, Recipe, address
-from outlast_contract.servers._wire import free_ports
+from outlast_contract.servers._wire import Ports
 
 _START_ATTEMPTS = 3
 _FIRST_USER_TIMEOUT = 10.0
@@ -44,6 +44,7 @@ class Keeper:
         self._make_node = make_node
         self._home = home
         self._ports: list[int] = []
+        self._taken: Ports | None = None
         self._children: list[Node] = []
 
     def start(self) -> None:
@@ -66,7 +67,8 @@ class Keeper:
     def _start_once(self) -> None:
         recipe = self._recipe
         empty(self._home)
-        self._ports = free_ports(recipe.nodes * recipe.ports_per_node)
+        self._taken = Ports(recipe.nodes * recipe.ports_per_node)
+        self._ports = self._taken.numbers
         self._children = [
             self._make_node(self._home / f"node{node}.log") for node in range(recipe.nodes)
         ]
@@ -97,6 +99,8 @@ class Keeper:
         if self._ports:
             for path in self._recipe.leftovers(self._ports):
                 path.unlink(missing_ok=True)
+        if self._taken is not None:
+            self._taken.give_back()
 
     def describe(self) -> dict[str, Any]:
         """What a user needs to know."""
@@ -165,7 +169,10 @@ class Desk:
             if self._users:
                 timeout = None
             elif not events and self._has_lock():
-                return
+                if not self._selector.select(0):
+                    return
+                # Somebody connected before we had the lock.
+                fcntl.flock(self._lock, fcntl.LOCK_UN)
             else:
                 timeout = _RETRY
 

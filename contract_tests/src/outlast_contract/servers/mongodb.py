@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from outlast_contract.servers._children import StartError
 from outlast_contract.servers._programs import Search
 from outlast_contract.servers._recipe import HOST, Command, Recipe
-from outlast_contract.servers._wire import receive, talk
+from outlast_contract.servers._wire import LONG, PATIENCE, receive, talk
 
 _OP_MSG = 2013
 _SET = "rs0"
@@ -56,7 +56,7 @@ class MongodbRecipe(Recipe):
         }
         settings = {"electionTimeoutMillis": 1000, "heartbeatIntervalMillis": 500}
         config = {"_id": _SET, "members": Array(members), "settings": settings}
-        answer = run(ports[0], {"replSetInitiate": config})
+        answer = run(ports[0], {"replSetInitiate": config}, patience=LONG)
         if b"\x02errmsg\x00" in answer:
             raise StartError(f"replSetInitiate failed: {answer!r}")
 
@@ -98,10 +98,10 @@ class Array(dict[str, Any]):
     """A dict that BSON takes for an array."""
 
 
-def run(port: int, command: Mapping[str, Any]) -> bytes:
+def run(port: int, command: Mapping[str, Any], *, patience: float = PATIENCE) -> bytes:
     """The answer to a command on the database admin, as BSON."""
     body = b"\0" * 5 + _bson({**command, "$db": "admin"})
-    with talk(port) as connection:
+    with talk(port, patience) as connection:
         connection.sendall(struct.pack("<iiii", 16 + len(body), 1, 0, _OP_MSG) + body)
         (length,) = struct.unpack("<i", receive(connection, 4))
         return receive(connection, length - 4)

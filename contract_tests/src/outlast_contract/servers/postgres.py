@@ -11,7 +11,7 @@ from pathlib import Path
 from outlast_contract.servers._children import StartError
 from outlast_contract.servers._programs import Search
 from outlast_contract.servers._recipe import HOST, Command, Recipe
-from outlast_contract.servers._wire import receive, talk
+from outlast_contract.servers._wire import LONG, PATIENCE, receive, talk
 
 _USER = "outlast"
 _NOBODY = "nobody"
@@ -75,7 +75,7 @@ class PostgresRecipe(Recipe):
         )
 
     def settle(self, ports: Sequence[int]) -> None:
-        query(ports[0], "postgres", f"CREATE DATABASE {_USER}")
+        query(ports[0], "postgres", f"CREATE DATABASE {_USER}", patience=LONG)
 
     def is_up(self, port: int) -> bool:
         with talk(port) as connection:
@@ -101,14 +101,14 @@ class PostgresRecipe(Recipe):
             raise StartError(f"{program} failed: {done.stdout}{done.stderr}")
 
 
-def query(port: int, database: str, statement: str) -> list[bytes]:
+def query(port: int, database: str, statement: str, *, patience: float = PATIENCE) -> list[bytes]:
     """Run a statement; the rows as the server sends them.
 
     Raises:
         StartError: It refused the statement.
     """
     rows: list[bytes] = []
-    with talk(port) as connection:
+    with talk(port, patience) as connection:
         _start_up(connection, database)
         while _answer(connection)[0] != b"Z":
             pass

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from outlast_contract.servers._programs import Search
 from outlast_contract.servers._recipe import HOST, Command, Recipe
-from outlast_contract.servers._wire import talk
+from outlast_contract.servers._wire import LONG, PATIENCE, talk
 
 _SLOTS = 16_384
 
@@ -93,12 +93,12 @@ class RedisClusterRecipe(RedisRecipe):
     def settle(self, ports: Sequence[int]) -> None:
         for node, port in enumerate(ports):
             first, last = (_SLOTS * part // self.nodes for part in (node, node + 1))
-            ask(port, f"CLUSTER ADDSLOTSRANGE {first} {last - 1}")
+            ask(port, f"CLUSTER ADDSLOTSRANGE {first} {last - 1}", patience=LONG)
             # Equal ones would be raised by and by, perhaps in the midst of a move of slots.
-            ask(port, f"CLUSTER SET-CONFIG-EPOCH {node + 1}")
+            ask(port, f"CLUSTER SET-CONFIG-EPOCH {node + 1}", patience=LONG)
         for port in ports:
             for other in ports:
-                ask(port, f"CLUSTER MEET {HOST} {other}")
+                ask(port, f"CLUSTER MEET {HOST} {other}", patience=LONG)
 
     def is_ready(self, ports: Sequence[int]) -> bool:
         wanted = (
@@ -112,9 +112,9 @@ class RedisClusterRecipe(RedisRecipe):
         return f"redis+cluster://{HOST}:{ports[0]}"
 
 
-def ask(port: int, command: str) -> str:
+def ask(port: int, command: str, *, patience: float = PATIENCE) -> str:
     """The answer to a command without special characters: a line, or the text of a bulk string."""
-    with talk(port) as connection, connection.makefile("rb") as answers:
+    with talk(port, patience) as connection, connection.makefile("rb") as answers:
         connection.sendall(command.encode() + b"\r\n")
         line = answers.readline().decode().rstrip("\r\n")
         if not line.startswith("$"):

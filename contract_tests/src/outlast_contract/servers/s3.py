@@ -9,7 +9,7 @@ from typing import ClassVar
 from outlast_contract.servers._children import StartError
 from outlast_contract.servers._programs import Search
 from outlast_contract.servers._recipe import HOST, Command, Recipe
-from outlast_contract.servers._wire import PATIENCE
+from outlast_contract.servers._wire import LONG, PATIENCE
 
 BUCKET = "outlast"
 ACCESS_KEY = "outlast-access"
@@ -79,7 +79,7 @@ class SeaweedfsRecipe(Recipe):
 
     def settle(self, ports: Sequence[int]) -> None:
         # A bucket is a folder of the filer, and asking there needs no signature.
-        status, _ = ask(ports[FILER], "POST", f"/buckets/{BUCKET}/")
+        status, _ = ask(ports[FILER], "POST", f"/buckets/{BUCKET}/", patience=LONG)
         if status >= 300:
             raise StartError(f"making the bucket was answered by HTTP status {status}")
 
@@ -108,13 +108,15 @@ class SeaweedfsRecipe(Recipe):
         }
 
 
-def ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+def ask(
+    port: int, method: str, path: str, body: bytes | None = None, *, patience: float = PATIENCE
+) -> tuple[int, bytes]:
     """Status and content that an HTTP server answers.
 
     Raises:
         OSError: It does not answer.
     """
-    connection = http.client.HTTPConnection(HOST, port, timeout=PATIENCE)
+    connection = http.client.HTTPConnection(HOST, port, timeout=patience)
     try:
         connection.request(method, path, body)
         answer = connection.getresponse()
