@@ -402,12 +402,7 @@ class Context:
     async def open_impatient(
         self, timeout: float, source: Network | Harness | None = None
     ) -> outlast.Backend:
-        """`open` with a timeout that a busy machine may not keep when it opens.
-
-        Args:
-            timeout: Seconds that a call of it may take.
-            source: Makes the client: a network before the store, or another harness.
-        """
+        """`open`, also by a network or another harness, though it may take longer than a call."""
         for _ in range(20):
             if isinstance(source, Network):
                 backend = await source.make(self.namespace, timeout=timeout)
