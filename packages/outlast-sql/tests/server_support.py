@@ -163,28 +163,57 @@ class Admin:
                 " information_schema.processlist p ON p.id = t.trx_mysql_thread_id"
                 " WHERE t.trx_state = 'LOCK WAIT' AND p.db = DATABASE()"
             )
-        return await self._transactions(query)
+        return int((await self._transactions(query))[0][0])
 
-    async def idle_in_transaction(self) -> int:
-        """How many connections of others have a transaction open and do nothing."""
+    async def holds_up(self) -> bool:
+        """Whether somebody waits for a lock of this connection: others wait for each other."""
         if self.is_postgres:
+            # Unlike activity, locks are looked up anew within a transaction.
             query = (
-                "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'"
-                " AND datname = current_database()"
+                "SELECT count(*) FROM pg_locks WHERE NOT granted"
+                " AND pg_backend_pid() = ANY(pg_blocking_pids(pid))"
             )
         else:
             query = (
-                "SELECT COUNT(*) FROM information_schema.innodb_trx t JOIN"
+                "SELECT COUNT(*) FROM information_schema.innodb_lock_waits w JOIN"
+                " information_schema.innodb_trx t ON t.trx_id = w.blocking_trx_id"
+                " WHERE t.trx_mysql_thread_id = CONNECTION_ID()"
+            )
+        return bool((await self._transactions(query))[0][0])
+
+    async def see_idle_transactions_end(self) -> None:
+        """Wait for the end of each transaction that somebody has open now, and does nothing in.
+
+        Tests that share the server begin others all the time.
+        """
+        left = set(await self._idle_transactions())
+
+        async def have_ended() -> bool:
+            nonlocal left
+            left &= set(await self._idle_transactions()) if left else left
+            return not left
+
+        await until(have_ended)
+
+    async def _idle_transactions(self) -> list[Any]:
+        if self.is_postgres:
+            query = (
+                "SELECT pid, xact_start FROM pg_stat_activity WHERE datname = current_database()"
+                " AND state LIKE 'idle in transaction%'"
+            )
+        else:
+            query = (
+                "SELECT t.trx_id, t.trx_started FROM information_schema.innodb_trx t JOIN"
                 " information_schema.processlist p ON p.id = t.trx_mysql_thread_id"
                 " WHERE p.command = 'Sleep' AND p.id <> CONNECTION_ID() AND p.db = DATABASE()"
             )
         return await self._transactions(query)
 
-    async def _transactions(self, query: str) -> int:
+    async def _transactions(self, query: str) -> list[Any]:
         if not self.is_postgres:
             # Asked more often, InnoDB repeats what it said.
             await asyncio.sleep(0.15)
-        return int((await self.rows(query))[0][0])
+        return await self.rows(query)
 
     async def close(self) -> None:
         """Close the connection."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -22,6 +23,7 @@ from outlast.errors import (
     UnavailableError,
 )
 from outlast_contract.servers import Server
+from outlast_contract.stopwatch import Stopwatch
 from outlast_sql import SqlBackend, SqlDriver
 
 pytestmark = [pytest.mark.sql, pytest.mark.server]
@@ -100,7 +102,7 @@ async def test_calls_at_the_moment_of_the_kill_find_other_connections(
     backend: outlast.Backend, admin: Admin
 ) -> None:
     """C8: whatever the connections are doing; a mutation that may be applied says so."""
-    tasks = backend.persistence
+    tasks, rng = backend.persistence, random.Random(7)
     claim = await tasks.claim_task("t")
     done: list[str] = []
 
@@ -113,11 +115,18 @@ async def test_calls_at_the_moment_of_the_kill_find_other_connections(
 
     working = asyncio.ensure_future(work())
     while not working.done():
+        before = len(done)
         with contextlib.suppress(Exception):
             await admin.kill(*await admin.sessions())
-        await asyncio.sleep(0.15)
+        # Not before they got on: a slow machine would never be done with connecting.
+        await until(lambda before=before: _is_further(working, done, before))
+        await asyncio.sleep(rng.uniform(0, 0.1))
     await working
     assert [message.id for message in await tasks.load_api_messages("t")] == done
+
+
+async def _is_further(working: asyncio.Future[None], done: list[str], before: int) -> bool:
+    return working.done() or len(done) > before
 
 
 @pytest.mark.parametrize("kind", ["postgres", "mariadb"])
@@ -219,11 +228,7 @@ async def test_cancelled_at_every_await_nothing_stays_behind(
         assert (await driver.read(TASK, "input")).data == marker.encode()
         step += 1
     assert step > 1
-
-    async def has_none() -> bool:
-        return await admin.idle_in_transaction() == 0
-
-    await until(has_none)
+    await admin.see_idle_transactions_end()
     await admin.close()
 
 
@@ -259,14 +264,15 @@ async def test_a_lock_that_is_held_too_long_ends_the_call_in_time(
 ) -> None:
     """E6: through the backend, which then goes on."""
     await open_on()
-    async with outlast.open_backend(admin.url, timeout=1.0) as backend:
+    async with outlast.open_backend(admin.url, timeout=3.0) as backend:
         tasks = backend.persistence
         await tasks.save_task_state("t", outlast.TaskState(id="t"))
         await admin.run("BEGIN")
         await admin.rows("SELECT sid FROM outlast_scope FOR UPDATE")
-        async with asyncio.timeout(5):
+        with Stopwatch() as watch:
             with pytest.raises((UnavailableError, OutcomeUnknownError)):
                 await tasks.save_task_state("t", outlast.TaskState(id="t", retry_count=1))
+            assert watch.seconds < 5
         await admin.run("COMMIT")
         await tasks.save_task_state("t", outlast.TaskState(id="t", retry_count=2))
         state = await tasks.load_task_state("t")
@@ -276,7 +282,7 @@ async def test_a_lock_that_is_held_too_long_ends_the_call_in_time(
 
 async def test_a_pool_that_is_used_up_is_unavailable_in_time(admin: Admin, open_on: Open) -> None:
     """E2, E6: it is certain that nothing was sent, and the message says what to raise."""
-    driver = await open_on(timeout=1.0, pool_size=1)
+    driver = await open_on(timeout=3.0, pool_size=1)
     await driver.append(TASK, "api", [Entry("a", b"1")], fence=None)
     await admin.run("BEGIN")
     await admin.rows("SELECT sid FROM outlast_scope FOR UPDATE")

@@ -7,7 +7,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -27,6 +26,7 @@ from outlast.errors import (
     UnsupportedVersionError,
 )
 from outlast_contract.servers import Server
+from outlast_contract.stopwatch import Stopwatch
 from outlast_sql import SqlDriver
 
 pytestmark = [pytest.mark.sql, pytest.mark.server]
@@ -78,11 +78,10 @@ async def test_a_database_that_is_missing_is_named(library: str) -> None:
 
 @BY_EACH_LIBRARY
 async def test_nobody_at_the_port_is_unavailable(library: str) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    url = changed(library, user="me:s3cret", host=f"127.0.0.1:{port}")
-    error = await refusal_of(url, timeout=5.0)
+    with socket.socket() as deaf:  # Nobody else gets its port meanwhile.
+        deaf.bind(("127.0.0.1", 0))
+        url = changed(library, user="me:s3cret", host=f"127.0.0.1:{deaf.getsockname()[1]}")
+        error = await refusal_of(url, timeout=5.0)
     assert isinstance(error, UnavailableError)
     assert "cannot be reached" in str(error)
     assert "check that it runs, and its host and port" in str(error)
@@ -102,12 +101,14 @@ async def test_a_server_that_says_nothing_is_unavailable_in_time(library: str) -
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        started = time.monotonic()
         host = f"127.0.0.1:{silent.getsockname()[1]}"
-        error = await refusal_of(changed(library, user="me:s3cret", host=host), timeout=1.0)
-        assert time.monotonic() - started < 5
+        with Stopwatch() as watch:
+            error = await refusal_of(changed(library, user="me:s3cret", host=host), timeout=1.0)
+            assert watch.seconds < 5
     assert isinstance(error, UnavailableError)
-    assert "me:***@127.0.0.1" in str(error)
+    # No time is left to say more, if this process did not run when it was over.
+    is_late = watch.late > 0.05 and "no answer within" in str(error)
+    assert "me:***@127.0.0.1" in str(error) or is_late
 
 
 @BY_EACH_LIBRARY
@@ -119,14 +120,13 @@ async def test_who_is_cancelled_while_nobody_answers_is_told_at_once(library: st
         host = f"127.0.0.1:{silent.getsockname()[1]}"
         backend = outlast.open_backend(changed(library, host=host))
         opening = asyncio.create_task(backend.open())
-        loop = asyncio.get_running_loop()
         connection, _ = await asyncio.to_thread(silent.accept)
         with connection:
-            started = loop.time()
-            opening.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await opening
-            assert loop.time() - started < 1.5  # Seeing it to its end takes two seconds.
+            with Stopwatch() as watch:
+                opening.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await opening
+                assert watch.seconds < 1.5  # Seeing it to its end takes two seconds.
             with pytest.raises(outlast.ClosedError):
                 await backend.ping()
             await backend.aclose()

@@ -65,18 +65,10 @@ async def meeting(
     """What a call answers that begins, and waits, before others change the scope."""
     async with holding(driver, admin, scope) as sid:
         calling = asyncio.ensure_future(call())
-        await until(lambda: _waits(admin))
+        await until(admin.holds_up)
         for change in (*changes, *(() if is_claim else (MOVED,))):
             await admin.run(change.format(sid=sid))
     return await calling
-
-
-async def _waits(admin: Admin) -> bool:
-    return await admin.waiting() > 0
-
-
-async def _has_no_idle_transaction(admin: Admin) -> bool:
-    return await admin.idle_in_transaction() == 0
 
 
 NEW_ENTRY = (
@@ -336,7 +328,7 @@ async def test_first_mutations_of_the_same_and_of_other_scopes_all_pass(
     for number in range(8):
         entries = await driver.load(Scope("task", f"t{number}"), "api")
         assert sorted(int(entry.id) for entry in entries) == list(range(4 * number, 4 * number + 4))
-    await until(lambda: _has_no_idle_transaction(admin))
+    await admin.see_idle_transactions_end()
 
 
 async def test_a_load_never_skips_what_is_committed_later(
@@ -349,7 +341,7 @@ async def test_a_load_never_skips_what_is_committed_later(
     async with holding(driver, admin, TASK) as sid:
         await admin.run(NEW_ENTRY.format(sid=sid), MOVED.format(sid=sid))
         later = asyncio.ensure_future(driver.append(TASK, "api", [Entry("b", b"3")], fence=None))
-        await until(lambda: _waits(admin))
+        await until(admin.holds_up)
         assert [entry.id for entry in await driver.load(TASK, "api")] == ["a"]
     await later
     assert [entry.id for entry in await driver.load(TASK, "api")] == ["a", "new", "b"]
@@ -437,5 +429,5 @@ async def test_a_refusal_leaves_the_connection_usable(pair: tuple[SqlDriver, Adm
         with pytest.raises(OutlastError):
             await driver.write(TASK, "state", b"", fence=None)
         assert await driver.append(TASK, "api", [Entry("a", b"2")], fence=owner.fence())
-    await until(lambda: _has_no_idle_transaction(admin))
+    await admin.see_idle_transactions_end()
     assert await driver.load(TASK, "api") == [Entry("a", b"1")]
