@@ -256,10 +256,18 @@ async def test_a_server_that_refuses_connections_and_comes_back(proxy: Proxy) ->
             await client.line()
     with pytest.raises(ConnectionRefusedError):
         await Client(proxy).__aenter__()
+    with pytest.raises(OSError, match=f"{proxy.address[1]}.*in use"):
+        await asyncio.start_server(lambda _, __: None, *proxy.address)
     await proxy.accept()
     async with Client(proxy) as client:
         assert await client.ask("PING") == "+PONG"
     assert proxy.accepted == 2
+
+
+async def test_a_closed_proxy_gives_its_port_back(proxy: Proxy) -> None:
+    """Anybody may listen there then."""
+    await proxy.aclose()
+    (await asyncio.start_server(lambda _, __: None, *proxy.address)).close()
 
 
 async def test_a_request_that_is_held_too_long_finds_the_server_gone(

@@ -13,6 +13,7 @@ from outlast_contract.faults.wires import WIRES, Address, Piece, Wire
 from outlast_contract.recording import fault_name, injecting
 
 HOST = "127.0.0.1"
+_CAN_SHARE = hasattr(socket, "SO_REUSEPORT")
 _CHUNK = 1 << 18
 
 
@@ -194,6 +195,7 @@ class Proxy:
         self.is_deaf: bool = False
         self._wire = WIRES[wire]
         self._server: asyncio.Server | None = None
+        self._place: socket.socket | None = None
         self._links: set[_Link] = set()
         self._port = 0
 
@@ -221,12 +223,19 @@ class Proxy:
 
     async def accept(self) -> None:
         """Listen, at the same port as before if it did once."""
+        if self._place is None:
+            self._place = _place(self._port)
+            self._port = self._place.getsockname()[1]
         if self._server is None:
-            self._server = await asyncio.start_server(self._serve, HOST, self._port)
-            self._port = self._server.sockets[0].getsockname()[1]
+            self._server = await asyncio.start_server(
+                self._serve, HOST, self._port, reuse_port=_CAN_SHARE or None
+            )
 
     async def refuse(self) -> None:
-        """Let nobody connect, as if the server were gone; open connections are broken."""
+        """Let nobody connect, as if the server were gone; open connections are broken.
+
+        Nor may anybody else listen there, which would be taken for the server that came back.
+        """
         server, self._server = self._server, None
         if server is not None:
             server.close()
@@ -242,6 +251,9 @@ class Proxy:
     async def aclose(self) -> None:
         """Stop listening and break what is open; idempotent."""
         await self.refuse()
+        place, self._place = self._place, None
+        if place is not None:
+            place.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
@@ -252,6 +264,22 @@ class Proxy:
             await link.run()
         finally:
             self._links.discard(link)
+
+
+def _place(port: int) -> socket.socket:
+    """A socket that holds a port, any if it is 0, for those of this user that share it.
+
+    Where ports cannot be shared, it only finds one.
+    """
+    place = socket.socket()
+    try:
+        if _CAN_SHARE:
+            place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        place.bind((HOST, port))
+    except OSError:
+        place.close()
+        raise
+    return place
 
 
 class _Link:
