@@ -38,12 +38,11 @@ def make_agent(backend: outlast.Backend) -> Agent:
     )
 
 
-async def work(url: str, name: str, delay: float) -> None:
-    """Take the task over every now and then, until it is done."""
+async def work(url: str, name: str, pause: float) -> None:
+    """Take the task over, and again a while after it was lost, until it is done."""
     async with outlast.open_backend(url) as backend:
         agent = make_agent(backend)
         while True:
-            await asyncio.sleep(delay)
             try:
                 async with await agent.load_task("work") as task:
                     if task.status.is_final:
@@ -56,41 +55,47 @@ async def work(url: str, name: str, delay: float) -> None:
             except outlast.FencedError as error:
                 # At any moment, so also while the task is being loaded.
                 print(f"{name}: stops, {error.reason}", flush=True)
+                await asyncio.sleep(pause)
 
 
 async def main(url: str) -> None:
-    """Make the task, let two processes compete for it, and look at what they left."""
+    """Make the task, compete for it with another process, and look at what both left."""
     async with outlast.open_backend(url) as backend:
         task = await make_agent(backend).create_task("Make all steps.", task_id="work")
         await task.aclose()
-        workers = [
-            await asyncio.create_subprocess_exec(
-                sys.executable, __file__, "--url", url, "--worker", name, "--delay", delay
-            )
-            for name, delay in (("A", "0"), ("B", "0.7"))
-        ]
-        for worker in workers:
-            if await worker.wait():
-                sys.exit("a worker failed")
-        messages = await backend.persistence.load_api_messages("work")
-    results = [
+        worker = await asyncio.create_subprocess_exec(
+            sys.executable, __file__, "--url", url, "--worker", "A"
+        )
+        while not await made(backend):
+            if worker.returncode is not None:
+                sys.exit("worker A made no step")
+            await asyncio.sleep(0.05)
+        await work(url, "B", pause=0.7)
+        if await worker.wait():
+            sys.exit("worker A failed")
+        results = await made(backend)
+    assert results == [f"step {number}" for number in range(STEPS)], results
+    print("Each step was made once, in order.")
+
+
+async def made(backend: outlast.Backend) -> list[object]:
+    """What the steps that are in the conversation returned."""
+    messages = await backend.persistence.load_api_messages("work")
+    return [
         block["content"]
         for message in messages
         for block in message.content
         if isinstance(block, dict) and block["type"] == "tool_result"
     ]
-    assert results == [f"step {number}" for number in range(STEPS)], results
-    print("Each step was made once, in order.")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url")
     parser.add_argument("--worker")
-    parser.add_argument("--delay", type=float, default=0.0)
     options = parser.parse_args()
     if options.worker:
-        asyncio.run(work(options.url, options.worker, options.delay))
+        asyncio.run(work(options.url, options.worker, pause=0))
     else:
         with tempfile.TemporaryDirectory() as folder:
             asyncio.run(main(options.url or (Path(folder) / "store").as_uri()))
