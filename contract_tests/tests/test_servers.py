@@ -92,6 +92,11 @@ def is_up(server: Server, node: int = 0) -> bool:
         return False
 
 
+def serves(server: Server, node: int = 0) -> bool:
+    """Whether it is up; a busy machine may need more than the time of one attempt to say so."""
+    return any(is_up(server, node) for _ in range(5))
+
+
 def test_a_server_is_stopped_and_killed_and_serves_again_until_it_is_closed(
     server: Server,
 ) -> None:
@@ -99,7 +104,7 @@ def test_a_server_is_stopped_and_killed_and_serves_again_until_it_is_closed(
     the process, SIGKILL takes effect before kill() returns; closing ends every process, twice is
     fine.
     """
-    assert all(is_up(server, node) for node in range(len(server.addresses)))
+    assert all(serves(server, node) for node in range(len(server.addresses)))
     first = server.pid()
     server.stop()
     assert not is_up(server)
@@ -111,7 +116,7 @@ def test_a_server_is_stopped_and_killed_and_serves_again_until_it_is_closed(
     assert not is_up(server)
     server.restart()
     assert server.pid() not in (None, first)
-    assert is_up(server)
+    assert serves(server)
     pids = [server.pid(node) for node in range(len(server.addresses))]
     server.close()
     server.close()
@@ -223,14 +228,14 @@ def test_postgres_starts_from_an_environment_that_only_its_owner_can_enter(
     monkeypatch.setattr("sys.path", [str(site), *sys.path])
     monkeypatch.delitem(sys.modules, package.name, raising=False)
     with own("postgres") as server:
-        assert query(server.addresses[0][1], "outlast", "SELECT 1")
+        assert query(server.addresses[0][1], "outlast", "SELECT 1", patience=_wire.LONG)
 
 
 def test_a_cluster_loses_and_gets_back_one_node() -> None:
     """Each node is killed and restarted by its number; the others go on meanwhile."""
     with own("redis-cluster") as server:
         server.kill(1)
-        assert [is_up(server, node) for node in range(3)] == [True, False, True]
+        assert [serves(server, node) for node in range(3)] == [True, False, True]
         server.restart(1)
         for _, port in server.addresses:
             assert "cluster_state:ok" in ask(port, "CLUSTER INFO").splitlines()

