@@ -82,7 +82,7 @@ async def test_what_a_driver_cannot_release_is_told_as_an_error_of_outlast(
         while not begun.is_set():
             await asyncio.sleep(0)
         begun.clear()
-        pass_time(TIMEOUT)
+        pass_time(2 * TIMEOUT)
         with pytest.raises(UnavailableError, match=cause.__name__) as caught:
             await closing
         assert isinstance(caught.value.__cause__, cause)
