@@ -105,6 +105,40 @@ def test_an_interrupt_while_a_loop_is_made_or_closed_ends_in_words(method: str) 
     assert (done.stderr.strip(), done.returncode) == ("outlast-contract: interrupted", 130)
 
 
+INTERRUPTED_AT = """
+import os, signal, sys
+from outlast_contract.cli import main
+
+calls = 0
+was = signal.signal
+
+def interrupted(number, handler):
+    global calls
+    result = was(number, handler)
+    calls += number == signal.SIGINT
+    if calls == {call}:
+        os.kill(os.getpid(), signal.SIGINT)
+    return result
+
+signal.signal = interrupted
+sys.exit(main(["memory://", "--clause", "S5"]))
+"""
+
+
+@pytest.mark.parametrize("call", range(1, 9))
+def test_an_interrupt_while_signals_are_taken_over_ends_in_words(call: int) -> None:
+    """Of two event loops in a row, however often each of them sets a handler."""
+    done = subprocess.run(
+        (sys.executable, "-c", INTERRUPTED_AT.format(call=call)),
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+        preexec_fn=heed_interrupts,
+    )
+    assert (done.stderr.strip(), done.returncode) == ("outlast-contract: interrupted", 130)
+
+
 def test_an_interrupt_ends_the_run_in_words() -> None:
     """Control-C ends with 130 and without a traceback."""
     arguments = (*COMMAND, "memory://", "-v")

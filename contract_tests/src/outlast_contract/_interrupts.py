@@ -3,8 +3,7 @@
 import asyncio
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any, Self, TypeVar
 
@@ -15,19 +14,29 @@ def run_in_own_loop(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """`asyncio.run`, which leaves a closed loop wherever Control-C comes."""
     with Interrupts() as interrupts, asyncio.Runner() as runner:
         runner.get_loop()
-        with interrupts.allowed():
-            return runner.run(work())
+        try:
+            # Not by the runner's own handling, which forgets an interrupt that comes while it is
+            # set up, and then raises CancelledError.
+            return runner.run(interrupts.heeded(work))
+        except asyncio.CancelledError:
+            if interrupts.have_cancelled:
+                raise KeyboardInterrupt from None
+            raise
 
 
 class Interrupts:
-    """Holds Control-C back, but for the stretches in which it is allowed.
+    """Holds Control-C back, but for the stretches in which it is heeded.
 
     A `KeyboardInterrupt` in the middle of making or closing an event loop leaves half a loop
     behind, of which Python complains at exit. Outside the main thread, or where somebody else
     handles the signal, nothing is changed.
+
+    Attributes:
+        have_cancelled: Whether one has cancelled what was `heeded`.
     """
 
     def __init__(self) -> None:
+        self.have_cancelled = False
         self._came = False
         self._is_ours = (
             threading.current_thread() is threading.main_thread()
@@ -47,16 +56,28 @@ class Interrupts:
             if kind is None:
                 self._raise_held()
 
-    @contextmanager
-    def allowed(self) -> Generator[None]:
-        """Let them through, one that was held back at once."""
-        if not self._is_ours:
-            yield
-            return
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    async def heeded(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """See ``work`` through; the first interrupt cancels it, also one that was held back, and
+        the next one breaks it off.
+        """
+        task = asyncio.current_task()
+        if not self._is_ours or task is None:
+            return await work()
+        loop = asyncio.get_running_loop()
+
+        def cancel(*_: object) -> None:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self.have_cancelled = True
+            task.cancel()
+            loop.call_soon_threadsafe(lambda: None)  # Wake up, if it waits.
+
+        signal.signal(signal.SIGINT, cancel)
         try:
-            self._raise_held()
-            yield
+            if self._came:
+                self._came = False
+                cancel()
+                await asyncio.sleep(0)
+            return await work()
         finally:
             signal.signal(signal.SIGINT, self._hold)
 
