@@ -139,10 +139,12 @@ def faults(session: nox.Session) -> None:
         for pattern in ("test_conformance*.py", "test_restarts.py")
         for path in sorted(folder.glob(pattern))
     ]
-    # With releases of a client that are known to break, too; and streams cut after any byte.
+    # With releases of a client that are known to break, too.
     suites.append("contract_tests/tests/test_known_faults.py")
+    # Streams cut after any byte, processes killed on any store, crashes between any two calls.
     suites.append("packages/outlast/tests/test_provider_recordings.py")
     suites.append("packages/outlast/tests/test_run_turn_processes.py")
+    suites.append("packages/outlast/tests/test_file_crashes.py")
     pytest(session, "--timeout=600", *suites, OUTLAST_CONTRACT_THOROUGH="1")
 
 
