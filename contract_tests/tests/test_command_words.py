@@ -91,11 +91,10 @@ sys.exit(main(["memory://", "--clause", "S5"]))
 """
 
 
-@pytest.mark.parametrize("method", ["__init__", "close"])
-def test_an_interrupt_while_a_loop_is_made_or_closed_ends_in_words(method: str) -> None:
-    """Half a loop would be complained of by Python as it ends."""
+def assert_is_interrupted(program: str) -> None:
+    """It says so, and nothing else."""
     done = subprocess.run(
-        (sys.executable, "-c", INTERRUPTED_IN.format(method=method)),
+        (sys.executable, "-c", program),
         capture_output=True,
         text=True,
         timeout=50,
@@ -103,6 +102,12 @@ def test_an_interrupt_while_a_loop_is_made_or_closed_ends_in_words(method: str) 
         preexec_fn=heed_interrupts,
     )
     assert (done.stderr.strip(), done.returncode) == ("outlast-contract: interrupted", 130)
+
+
+@pytest.mark.parametrize("method", ["__init__", "close"])
+def test_an_interrupt_while_a_loop_is_made_or_closed_ends_in_words(method: str) -> None:
+    """Half a loop would be complained of by Python as it ends."""
+    assert_is_interrupted(INTERRUPTED_IN.format(method=method))
 
 
 INTERRUPTED_AT = """
@@ -128,15 +133,7 @@ sys.exit(main(["memory://", "--clause", "S5"]))
 @pytest.mark.parametrize("call", range(1, 9))
 def test_an_interrupt_while_signals_are_taken_over_ends_in_words(call: int) -> None:
     """Of two event loops in a row, however often each of them sets a handler."""
-    done = subprocess.run(
-        (sys.executable, "-c", INTERRUPTED_AT.format(call=call)),
-        capture_output=True,
-        text=True,
-        timeout=50,
-        check=False,
-        preexec_fn=heed_interrupts,
-    )
-    assert (done.stderr.strip(), done.returncode) == ("outlast-contract: interrupted", 130)
+    assert_is_interrupted(INTERRUPTED_AT.format(call=call))
 
 
 def test_an_interrupt_ends_the_run_in_words() -> None:
